@@ -1,0 +1,58 @@
+// The fake quantizer of a stacked weight with one learnable alpha per scale: scale = ref * clamp(alpha, 0.25, 4).
+#pragma once
+#include "ops/compute.h"
+#include "quant/format.h"
+
+namespace scalewright {
+
+/// What an exporter writes for one stacked weight: codes and the scales exactly as a loader multiplies by them.
+struct QuantizedWeight {
+  at::Tensor codes;         // [E,N,K] uint8: E2M1 code (sign<<3 | index), E4M3 byte; int8: the integer itself (int4, int8 grids)
+  at::Tensor scale;         // [E,N,K/g] float8_e4m3fn (two-level), or scale_dtype (others)
+  at::Tensor global_scale;  // [E] float32 DIVISOR G (two-level), else undefined
+};
+
+/// One stacked weight w [E,N,K]: E experts (1 for dense), fused shards (q|k|v, gate|up) stacked along N so that they share the
+/// two-level global. The weight itself is not held; every call gets it (bf16, float32 or float64 holding values that float32 holds
+/// exactly). alpha and ref are [E,N,K/g] (K/g = 1 for channels).
+class WeightQuantizer {
+ public:
+  /// Reference scales by min-max. `scale_dtype` = dtype in which group and channel scales are stored (bf16 models: bfloat16).
+  /// Throws DataError when K is not a multiple of the group, or the weight has non-finite values; `name` is used in messages.
+  WeightQuantizer(const std::string& name, const TensorFormat& format, Numerics numerics, const at::Tensor& w_ENK, const Compute& compute,
+                  at::ScalarType scale_dtype);
+
+  const TensorFormat& format() const { return format_; }
+  Numerics numerics() const { return numerics_; }
+  at::Tensor& alpha() { return alpha_; }              // leaf in compute.accurate(), requires_grad
+  const at::Tensor& alpha() const { return alpha_; }
+  const at::Tensor& ref() const { return ref_; }      // float32 reference scales (two-level: relative to the global S)
+  const at::Tensor& global() const { return global_; }// float32 [E]: S (mcore_qad: multiplier) as used; undefined for one-level
+
+  /// w4afp8 as vLLM serves it: group scales re-rounded to E4M3 per row (formats-and-export.md 1.6). Off by default.
+  void set_vllm_w4afp8_rounding(bool on) { vllm_w4afp8_ = on; }
+
+  /// The fake-quantized weight [E,N,K] in `out_dtype` (computed in float32; deploy: exactly code * loader's scale).
+  at::Tensor fake_quantize(const at::Tensor& w_ENK, at::ScalarType out_dtype) const;
+
+  /// Adds to d_alpha [E,N,K/g] (float64 or float32) the contribution of dW of rows row_begin.. of expert e: `dw` [rows,K] is the
+  /// gradient with respect to the fake-quantized weight. d_alpha = sum(dw * dval) * ref / sqrt(n*qmax), n elements a scale.
+  void add_alpha_gradient(const at::Tensor& w_ENK, int64_t expert, int64_t row_begin, const at::Tensor& dw, at::Tensor& d_alpha) const;
+
+  /// Codes and stored scales (deploy numerics). Throws BugError under mcore_qad.
+  QuantizedWeight quantize(const at::Tensor& w_ENK) const;
+
+ private:
+  std::string name_;
+  TensorFormat format_;
+  Numerics numerics_;
+  Compute compute_;
+  at::ScalarType scale_dtype_;
+  at::Tensor alpha_, ref_, global_;
+  bool vllm_w4afp8_ = false;
+};
+
+/// What a loader multiplies: code*(s*fl(1/G)) or code*s in float32 -> [E,N,K] float32, from the exported tensors alone.
+at::Tensor dequantize(const QuantizedWeight& q, const TensorFormat& format);
+
+}  // namespace scalewright
