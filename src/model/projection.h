@@ -63,7 +63,8 @@ class Projection {
     std::unique_ptr<ActivationQuantizer> input;
   };
   ProjectionSpec spec_;
-  at::Tensor weight_, bias_;
+  at::Tensor weight_, bias_;            // compute dtype
+  at::Tensor source_;                   // what quantizers see: weight_ itself unless the compute dtype would round it
   at::ScalarType stored_dtype_;
   Compute compute_;
   std::vector<Candidate> candidates_;

@@ -1,0 +1,100 @@
+#include "model/attention_block.h"
+
+#include "ops/attention.h"
+#include "ops/norm.h"
+
+namespace scalewright {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+// [T, (Hq+2*Hkv)*D] -> contiguous q, k, v; one node instead of three slices whose gradients would each be padded to full width.
+struct SplitHeads : Function<SplitHeads> {
+  static variable_list forward(AutogradContext*, const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int64_t head_dim) {
+    auto part = [&](int64_t first, int64_t count) {
+      return qkv.narrow(1, first * head_dim, count * head_dim).contiguous().view({qkv.size(0), count, head_dim});
+    };
+    return {part(0, heads), part(heads, kv_heads), part(heads + kv_heads, kv_heads)};
+  }
+  static variable_list backward(AutogradContext*, variable_list gradients) {
+    return {at::cat({gradients[0].flatten(1), gradients[1].flatten(1), gradients[2].flatten(1)}, 1), {}, {}, {}};
+  }
+};
+
+// Puts document b's rows of x [T, Hkv, D] into row b of a fresh cache with room for more.
+at::Tensor fill_rows(const at::Tensor& x, const std::vector<int64_t>& offsets) {
+  constexpr int64_t kRoom = 32;
+  const int64_t sequences = static_cast<int64_t>(offsets.size()) - 1;
+  int64_t longest = 0;
+  for (int64_t b = 0; b < sequences; ++b) longest = std::max(longest, offsets[b + 1] - offsets[b]);
+  at::Tensor cache = at::zeros({sequences, longest + kRoom, x.size(1), x.size(2)}, x.options());
+  for (int64_t b = 0; b < sequences; ++b)
+    cache[b].narrow(0, 0, offsets[b + 1] - offsets[b]).copy_(x.narrow(0, offsets[b], offsets[b + 1] - offsets[b]));
+  return cache;
+}
+
+// Writes the new token of each sequence behind its cached ones, doubling the capacity when it is full.
+void append_rows(at::Tensor& cache, const at::Tensor& x, const std::vector<int64_t>& lengths) {
+  const int64_t needed = *std::max_element(lengths.begin(), lengths.end()) + 1;
+  if (needed > cache.size(1)) {
+    at::Tensor larger = at::zeros({cache.size(0), 2 * needed, cache.size(2), cache.size(3)}, cache.options());
+    larger.narrow(1, 0, cache.size(1)).copy_(cache);
+    cache = larger;
+  }
+  for (std::size_t b = 0; b < lengths.size(); ++b) cache[b][lengths[b]].copy_(x[b]);
+}
+
+}  // namespace
+
+AttentionBlock::AttentionBlock(const ModelConfig& config, std::unique_ptr<Projection> qkv, std::unique_ptr<Projection> o, at::Tensor q_norm,
+                               at::Tensor k_norm, const Compute& compute)
+    : heads_(config.heads),
+      kv_heads_(config.kv_heads),
+      head_dim_(config.head_dim),
+      eps_(config.norm_eps),
+      scale_(1.0 / std::sqrt(static_cast<double>(config.head_dim))),
+      qkv_(std::move(qkv)),
+      o_(std::move(o)),
+      q_norm_(std::move(q_norm)),
+      k_norm_(std::move(k_norm)),
+      compute_(compute) {}
+
+AttentionBlock::Heads AttentionBlock::project(const at::Tensor& x_TH, const RopeTable& rope, Mode mode) {
+  const variable_list parts = SplitHeads::apply(qkv_->forward(x_TH, {}, mode), heads_, kv_heads_, head_dim_);
+  Heads heads{parts[0], parts[1], parts[2]};
+  if (q_norm_.defined()) {
+    heads.q = rms_norm(heads.q, q_norm_, eps_);
+    heads.k = rms_norm(heads.k, k_norm_, eps_);
+  }
+  heads.q = apply_rope(heads.q, rope);
+  heads.k = apply_rope(heads.k, rope);  // K and V quantizers (KV-cache formats) belong here, after rope
+  return heads;
+}
+
+at::Tensor AttentionBlock::forward(const at::Tensor& x_TH, const std::vector<int64_t>& offsets, const RopeTable& rope, Mode mode, LayerCache* fill) {
+  const Heads heads = project(x_TH, rope, mode);
+  if (fill) {
+    fill->k = fill_rows(heads.k, offsets);
+    fill->v = fill_rows(heads.v, offsets);
+  }
+  const at::Tensor mixed = attention(compute_, heads.q, heads.k, heads.v, offsets, scale_);
+  return o_->forward(mixed.flatten(1), {}, mode);
+}
+
+at::Tensor AttentionBlock::step(const at::Tensor& x_BH, const std::vector<int64_t>& lengths, const RopeTable& rope, Mode mode, LayerCache cache) {
+  const Heads heads = project(x_BH, rope, mode);
+  append_rows(cache.k, heads.k, lengths);
+  append_rows(cache.v, heads.v, lengths);
+  std::vector<int64_t> valid = lengths;
+  for (int64_t& n : valid) ++n;
+  return o_->forward(attention_step(compute_, heads.q, cache.k, cache.v, valid, scale_).flatten(1), {}, mode);
+}
+
+void AttentionBlock::collect(std::vector<Projection*>& projections) {
+  projections.push_back(qkv_.get());
+  projections.push_back(o_.get());
+}
+
+}  // namespace scalewright

@@ -1,0 +1,42 @@
+// Self-attention with grouped queries, optional per-head RMSNorm of q and k, and rotary positions.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "model/config.h"
+#include "model/projection.h"
+#include "ops/rope.h"
+
+namespace scalewright {
+
+/// Keys and values of one layer during generation: [B, C, Hkv, D] with capacity C.
+struct LayerCache {
+  at::Tensor& k;
+  at::Tensor& v;
+};
+
+class AttentionBlock {
+ public:
+  AttentionBlock(const ModelConfig& config, std::unique_ptr<Projection> qkv, std::unique_ptr<Projection> o, at::Tensor q_norm, at::Tensor k_norm,
+                 const Compute& compute);
+
+  /// x [T,H], documents by `offsets` -> [T,H]. With `fill`, document b's keys and values become row b of the cache.
+  at::Tensor forward(const at::Tensor& x_TH, const std::vector<int64_t>& offsets, const RopeTable& rope, Mode mode, LayerCache* fill);
+  /// One token a sequence: x [B,H]; `lengths[b]` positions are cached already; the new one is written behind them.
+  at::Tensor step(const at::Tensor& x_BH, const std::vector<int64_t>& lengths, const RopeTable& rope, Mode mode, LayerCache cache);
+  void collect(std::vector<Projection*>& projections);
+
+ private:
+  struct Heads {
+    at::Tensor q, k, v;  // [T, heads, D]
+  };
+  Heads project(const at::Tensor& x_TH, const RopeTable& rope, Mode mode);
+
+  int64_t heads_, kv_heads_, head_dim_;
+  double eps_, scale_;
+  std::unique_ptr<Projection> qkv_, o_;
+  at::Tensor q_norm_, k_norm_;
+  Compute compute_;
+};
+
+}  // namespace scalewright

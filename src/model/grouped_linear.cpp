@@ -1,0 +1,104 @@
+#include "model/grouped_linear.h"
+
+#include "base/error.h"
+#include "ops/gemm.h"
+
+namespace scalewright {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+// A dW tile of this many elements stays in the second-level cache while it is reduced.
+constexpr int64_t kTileElements = 1 << 16;
+
+// What backward needs beyond tensors. Held by shared_ptr in the node's closure through saved_data would need a TorchBind class; the
+// pointers are plain because projections outlive every graph.
+struct Call {
+  Compute compute;
+  std::vector<int64_t> offsets;
+  const WeightQuantizer* quantizer;
+};
+
+at::Tensor multiply(const Compute& compute, const at::Tensor& x, const std::vector<int64_t>& offsets, const at::Tensor& w, const at::Tensor& bias) {
+  const int64_t experts = w.size(0);
+  if (experts == 1) {
+    at::Tensor y = matmul_nt(compute, x, w[0]);
+    return bias.defined() ? y.add_(bias[0]) : y;
+  }
+  at::Tensor y = at::empty({x.size(0), w.size(1)}, x.options());
+  for (int64_t e = 0; e < experts; ++e) {
+    const int64_t begin = offsets[e], rows = offsets[e + 1] - begin;
+    if (rows == 0) continue;
+    at::Tensor part = matmul_nt(compute, x.narrow(0, begin, rows), w[e]);
+    if (bias.defined()) part.add_(bias[e]);
+    y.narrow(0, begin, rows).copy_(part);
+  }
+  return y;
+}
+
+at::Tensor input_gradient(const Compute& compute, const at::Tensor& dy, const std::vector<int64_t>& offsets, const at::Tensor& w) {
+  if (w.size(0) == 1) return matmul_nn(compute, dy, w[0]);
+  at::Tensor dx = at::empty({dy.size(0), w.size(2)}, dy.options());
+  for (int64_t e = 0; e < w.size(0); ++e) {
+    const int64_t begin = offsets[e], rows = offsets[e + 1] - begin;
+    if (rows > 0) dx.narrow(0, begin, rows).copy_(matmul_nn(compute, dy.narrow(0, begin, rows), w[e]));
+  }
+  return dx;
+}
+
+at::Tensor alpha_gradient(const Call& call, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& source, const at::Tensor& alpha) {
+  at::Tensor d_alpha = at::zeros_like(alpha);
+  const int64_t experts = source.size(0), rows = source.size(1), columns = source.size(2);
+  const int64_t tile = std::clamp<int64_t>(kTileElements / columns, 16, rows);
+  for (int64_t e = 0; e < experts; ++e) {
+    const int64_t begin = call.offsets[e], count = call.offsets[e + 1] - begin;
+    if (count == 0) continue;
+    const at::Tensor dy_e = dy.narrow(0, begin, count), x_e = x.narrow(0, begin, count);
+    for (int64_t row = 0; row < rows; row += tile) {
+      const int64_t n = std::min(tile, rows - row);
+      const at::Tensor dw = matmul_tn(call.compute, dy_e.narrow(1, row, n), x_e);
+      call.quantizer->add_alpha_gradient(source, e, row, dw, d_alpha);
+    }
+  }
+  return d_alpha;
+}
+
+struct GroupedLinear : Function<GroupedLinear> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& alpha, const at::Tensor& w, const at::Tensor& bias,
+                            const at::Tensor& source, const Compute& compute, const std::vector<int64_t>& offsets, const WeightQuantizer* quantizer) {
+    const bool trains = alpha.defined() && alpha.requires_grad();
+    context->save_for_backward({trains ? x : at::Tensor(), w, trains ? source : at::Tensor(), trains ? alpha : at::Tensor()});
+    context->saved_data["x_needs_gradient"] = x.requires_grad();
+    context->saved_data["dtype"] = static_cast<int64_t>(compute.dtype);
+    context->saved_data["deterministic"] = compute.deterministic;
+    context->saved_data["offsets"] = offsets;
+    context->saved_data["quantizer"] = reinterpret_cast<int64_t>(quantizer);
+    return multiply(compute, x, offsets, w, bias);
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor &x = saved[0], &w = saved[1], &source = saved[2], &alpha = saved[3];
+    const at::Tensor dy = gradients[0].contiguous();
+    Call call{Compute{static_cast<at::ScalarType>(context->saved_data["dtype"].toInt()), dy.device(), context->saved_data["deterministic"].toBool()},
+              context->saved_data["offsets"].toIntVector(), reinterpret_cast<const WeightQuantizer*>(context->saved_data["quantizer"].toInt())};
+    at::Tensor dx, d_alpha;
+    if (context->saved_data["x_needs_gradient"].toBool()) dx = input_gradient(call.compute, dy, call.offsets, w);
+    if (alpha.defined()) d_alpha = alpha_gradient(call, dy, x, source, alpha);
+    return {dx, d_alpha, {}, {}, {}, {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor grouped_linear(const Compute& compute, const at::Tensor& x_TK, const std::vector<int64_t>& offsets, const at::Tensor& w_ENK,
+                          const at::Tensor& bias_EN, const WeightQuantizer* quantizer, const at::Tensor& source_ENK, const at::Tensor& alpha) {
+  std::vector<int64_t> rows = offsets.empty() ? std::vector<int64_t>{0, x_TK.size(0)} : offsets;
+  SW_CHECK(static_cast<int64_t>(rows.size()) == w_ENK.size(0) + 1 && rows.back() == x_TK.size(0), "offsets do not fit: {} experts, {} rows",
+           w_ENK.size(0), x_TK.size(0));
+  return GroupedLinear::apply(x_TK.contiguous(), alpha, w_ENK, bias_EN, source_ENK, compute, rows, quantizer);
+}
+
+}  // namespace scalewright

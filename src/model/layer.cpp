@@ -1,0 +1,105 @@
+#include "model/layer.h"
+
+#include <torch/csrc/autograd/autograd.h>
+
+#include "base/error.h"
+#include "ops/norm.h"
+
+namespace scalewright {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+// Activation recompute: forward without a graph; backward runs the layer again with one. The layer's scales are passed as inputs
+// only so that the node exists when nothing else requires a gradient; their gradients reach them in the inner backward.
+struct Recompute : Function<Recompute> {
+  struct Arguments {
+    Layer* layer;
+    std::vector<int64_t> offsets;
+    RopeTable rope;
+    Mode mode;
+  };
+
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const std::vector<at::Tensor>& scales, const Arguments& arguments) {
+    context->save_for_backward({x, arguments.rope.cos, arguments.rope.sin});
+    context->saved_data["layer"] = reinterpret_cast<int64_t>(arguments.layer);
+    context->saved_data["offsets"] = arguments.offsets;
+    context->saved_data["mode"] = static_cast<int64_t>(arguments.mode);
+    context->saved_data["scales"] = static_cast<int64_t>(scales.size());
+    return arguments.layer->forward(x, arguments.offsets, arguments.rope, arguments.mode, nullptr);
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    auto* layer = reinterpret_cast<Layer*>(context->saved_data["layer"].toInt());
+    at::AutoGradMode with_grad(true);
+    at::Tensor x = saved[0].detach().requires_grad_(true);
+    const at::Tensor y = layer->forward(x, context->saved_data["offsets"].toIntVector(), {saved[1], saved[2]},
+                                        static_cast<Mode>(context->saved_data["mode"].toInt()), nullptr);
+    torch::autograd::backward({y}, {gradients[0]});
+    variable_list result(static_cast<std::size_t>(context->saved_data["scales"].toInt()) + 2);
+    result[0] = x.grad();
+    return result;
+  }
+};
+
+}  // namespace
+
+Layer::Layer(const ModelConfig& config, const ModelWeights& weights, int64_t index, const std::vector<ProjectionSpec>& specs, const Compute& compute)
+    : eps_(config.norm_eps) {
+  const std::string prefix = fmt::format("model.layers.{}.", index);
+  auto norm = [&](const char* name) { return weights.tensor(prefix + name).to(compute.device, compute.dtype); };
+  auto projection = [&](Place place) {
+    const auto spec = std::find_if(specs.begin(), specs.end(), [&](const ProjectionSpec& s) { return s.layer == index && s.place == place; });
+    SW_CHECK(spec != specs.end(), "layer {} has no projection of place {}", index, static_cast<int>(place));
+    return std::make_unique<Projection>(*spec, weights.stacked(*spec), weights.stacked_bias(*spec), weights.dtype(), compute);
+  };
+  input_norm_ = norm("input_layernorm.weight");
+  post_attention_norm_ = norm("post_attention_layernorm.weight");
+  at::Tensor q_norm, k_norm;
+  if (config.qk_norm) {
+    q_norm = norm("self_attn.q_norm.weight");
+    k_norm = norm("self_attn.k_norm.weight");
+  }
+  attention_ = std::make_unique<AttentionBlock>(config, projection(Place::kQkv), projection(Place::kO), q_norm, k_norm, compute);
+  if (!config.sparse.at(static_cast<std::size_t>(index))) {
+    mlp_ = std::make_unique<DenseMlp>(projection(Place::kGateUp), projection(Place::kDown));
+    return;
+  }
+  const std::string bias = prefix + "mlp.expert_bias";
+  Router router(config, weights.tensor(prefix + "mlp.gate.weight"), weights.has(bias) ? weights.tensor(bias) : at::Tensor(), compute);
+  std::unique_ptr<DenseMlp> shared;
+  if (config.shared_experts > 0) shared = std::make_unique<DenseMlp>(projection(Place::kSharedGateUp), projection(Place::kSharedDown));
+  mlp_ = std::make_unique<MoeMlp>(std::move(router), projection(Place::kExpertGateUp), projection(Place::kExpertDown), std::move(shared));
+}
+
+at::Tensor Layer::feed_forward(const at::Tensor& x_TH, Mode mode) {
+  const at::Tensor h = rms_norm(x_TH, post_attention_norm_, eps_);
+  return x_TH + std::visit([&](auto& mlp) { return mlp->forward(h, mode); }, mlp_);
+}
+
+at::Tensor Layer::forward(const at::Tensor& x_TH, const std::vector<int64_t>& offsets, const RopeTable& rope, Mode mode, LayerCache* fill) {
+  return feed_forward(x_TH + attention_->forward(rms_norm(x_TH, input_norm_, eps_), offsets, rope, mode, fill), mode);
+}
+
+at::Tensor Layer::step(const at::Tensor& x_BH, const std::vector<int64_t>& lengths, const RopeTable& rope, Mode mode, LayerCache cache) {
+  return feed_forward(x_BH + attention_->step(rms_norm(x_BH, input_norm_, eps_), lengths, rope, mode, cache), mode);
+}
+
+at::Tensor Layer::forward_recomputed(const at::Tensor& x_TH, const std::vector<int64_t>& offsets, const RopeTable& rope, Mode mode) {
+  std::vector<Projection*> all;
+  collect(all);
+  std::vector<at::Tensor> scales;
+  for (Projection* projection : all)
+    for (const Trainable& trainable : projection->trainables()) scales.push_back(trainable.tensor);
+  return Recompute::apply(x_TH, scales, Recompute::Arguments{this, offsets, rope, mode});
+}
+
+void Layer::collect(std::vector<Projection*>& projections) {
+  attention_->collect(projections);
+  std::visit([&](auto& mlp) { mlp->collect(projections); }, mlp_);
+}
+
+}  // namespace scalewright
