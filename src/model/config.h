@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+
 #include "base/json.h"
 
 namespace scalewright {
@@ -46,20 +48,22 @@ struct ModelConfig {
   Json raw;                            // the whole file, passed through to exports
 };
 
+/// Whether a config.json that describes quantized weights (an export of ours, say) may be read.
+enum class QuantizedConfig { kRefused, kAllowed };
+
 /// Reads config.json (and generation_config.json for stop tokens) of a folder. Throws DataError for a missing file, an unknown
-/// model_type (naming the known ones), missing or contradictory keys, or sizes out of range.
-ModelConfig read_model_config(const std::filesystem::path& folder);
+/// model_type (naming the known ones), missing or contradictory keys, sizes out of range, or (unless allowed) a quantized model.
+ModelConfig read_model_config(const std::filesystem::path& folder, QuantizedConfig quantized = QuantizedConfig::kRefused);
 
 /// The folder that holds config.json: `path` itself, or the newest snapshot of a Hugging Face cache folder (refs/main first).
 std::filesystem::path resolve_model_folder(const std::filesystem::path& path);
 
 /// Inverse frequencies [head_dim/2] in float64 and the factor on cos and sin (transformers' modeling_rope_utils: default, linear,
-/// llama3, yarn).
+/// llama3, yarn; it computes them in float32, we in float64).
 struct RopeFrequencies {
   at::Tensor inverse;
   double attention_scaling = 1.0;
 };
 RopeFrequencies rope_frequencies(const ModelConfig& config);
 
-/// The inverse-frequency arithmetic of transformers is float32; float64 is used for float64 computation only.
 }  // namespace scalewright
