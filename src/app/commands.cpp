@@ -1,0 +1,19 @@
+// The commands of the program, in the order of the help page.
+#include "app/command.h"
+
+namespace scalewright {
+
+// One declaration and one line each; every factory is defined beside its command.
+std::unique_ptr<Command> make_config_command();
+std::unique_ptr<Command> make_doctor_command();
+std::unique_ptr<Command> make_completion_command();
+
+std::vector<std::unique_ptr<Command>> all_commands() {
+  std::vector<std::unique_ptr<Command>> commands;
+  commands.push_back(make_config_command());
+  commands.push_back(make_doctor_command());
+  commands.push_back(make_completion_command());
+  return commands;
+}
+
+}  // namespace scalewright
