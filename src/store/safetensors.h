@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,8 +33,13 @@ class SafetensorsFile {
   const std::vector<TensorEntry>& entries() const;                    // in file order
   const std::map<std::string, std::string>& metadata() const;         // "__metadata__"
   const TensorEntry* find(const std::string& name) const;             // nullptr when absent
-  /// A read-only view of the mapping, kept alive by the tensor. Throws DataError when the name is absent.
+  /// A read-only view of the mapping, kept alive by the tensor (a copy where the file's offset is not a multiple of the element
+  /// size). Writing into it is a segmentation fault. Throws DataError when the name is absent.
   at::Tensor tensor(const std::string& name) const;
+  /// The bytes of a tensor, and everything before the data section; valid as long as this object.
+  std::span<const std::byte> bytes(const TensorEntry& entry) const;
+  std::span<const std::byte> header_bytes() const;
+  std::uint64_t file_size() const;
 
  private:
   struct Mapping;
@@ -48,7 +54,8 @@ struct TensorSpec {
 };
 
 /// Writes one file front to back. Tensors must come in the order of `specs`; the header is a function of specs and metadata only,
-/// so the same input gives the same bytes. The data section starts at a multiple of 8. Throws DiskError; `finish` syncs.
+/// so the same input gives the same bytes. The data section starts at a multiple of 8. The file appears under its name only with
+/// `finish`, which syncs; without it nothing remains. Throws DiskError.
 class SafetensorsWriter {
  public:
   SafetensorsWriter(const std::filesystem::path& path, std::vector<TensorSpec> specs, const std::map<std::string, std::string>& metadata = {});
