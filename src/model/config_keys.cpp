@@ -11,7 +11,9 @@ namespace {
 
 std::string shown(const Json& value) {
   std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-  return text.size() <= 80 ? text : text.substr(0, 77) + "...";
+  constexpr std::size_t kMost = 80;
+  if (text.size() > kMost) text.replace(kMost - 3, std::string::npos, "...");
+  return text;
 }
 
 std::string range_text(ConfigKeys::Range range) { return fmt::format("an integer from {} to {}", range.least, range.most); }
