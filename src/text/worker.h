@@ -24,11 +24,16 @@ struct EncodeOptions {
   int64_t seq_len = 2048;
 };
 
+/// Hash of the tokenizer and template files of a folder: the identity of the text side (no worker is started). Throws DataError when the
+/// folder has no tokenizer.
+std::string tokenizer_files_hash(const std::filesystem::path& model_folder);
+
 /// Not thread-safe; start one a thread. The interpreter is $SCALEWRIGHT_PYTHON, else python3. Throws DataError with the worker's
 /// own message (no tokenizer in the folder, a template that fails, ...), or when the worker dies or answers nothing for long.
 class TextWorker {
  public:
-  explicit TextWorker(const std::filesystem::path& model_folder);
+  /// timeout_s: how long an answer may take.
+  explicit TextWorker(const std::filesystem::path& model_folder, double timeout_s = 300);
   ~TextWorker();
 
   /// Raw lines of a data file (JSON objects, or plain text for format text) to tokens.
@@ -39,10 +44,12 @@ class TextWorker {
   std::vector<std::vector<int32_t>> encode_text(const std::vector<std::string>& texts);
   /// Tokens to text, special tokens skipped.
   std::vector<std::string> decode(const std::vector<std::vector<int32_t>>& ids);
-  /// Hash of tokenizer and template files: the identity of the text side.
+  /// tokenizer_files_hash of the folder.
   std::string tokenizer_hash();
 
  private:
+  Json request(const Json& document);
+
   struct State;
   std::unique_ptr<State> state_;
 };
