@@ -32,7 +32,7 @@ class GuardedBuilder : public nlohmann::json_sax<Json> {
 
   bool key(string_t& name) override {
     if (open_.back()->contains(name)) {
-      throw DataError(fmt::format("{}: the key \"{}\" appears twice in {}\n  hint: keep one of the two", where_, name,
+      throw DataError(fmt::format("{}: the key \"{}\" appears twice in {}\nhint: keep one of the two", where_, name,
                                   open_.size() == 1 ? "the top-level object" : "the object under \"" + parents_.back() + "\""));
     }
     key_ = name;

@@ -10,7 +10,7 @@ namespace {
 
 void require_one(const char* name, int degree) {
   if (degree == 1) return;
-  throw UserError(fmt::format("parallel.{} is {}, but this is one process\n  hint: this version runs on one rank; set it to 1", name, degree));
+  throw UserError(fmt::format("parallel.{} is {}, but this is one process\nhint: this version runs on one rank; set it to 1", name, degree));
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ void sync_path(const fs::path& path, int flags) {
 DiskError disk_error(std::string_view operation, const fs::path& path, int error_number) {
   const std::string what = fmt::format("{} {}: {}", operation, path.string(), std::strerror(error_number));
   if (error_number == ENOSPC || error_number == EDQUOT) {
-    return DiskError(fmt::format("disk full: {}\n  hint: free space or choose another output folder", what));
+    return DiskError(fmt::format("disk full: {}\nhint: free space or choose another output folder", what));
   }
   return DiskError(what);
 }

@@ -92,7 +92,7 @@ void check_cover(const std::vector<TensorEntry>& entries, std::uint64_t data_byt
     if (entry.begin < at) throw DataError(fmt::format("{}: tensor {}: overlaps the tensor before it ({} < {})", path, entry.name, entry.begin, at));
     if (entry.begin > at) throw DataError(fmt::format("{}: tensor {}: a hole of {} bytes lies before it", path, entry.name, entry.begin - at));
     if (entry.end > data_bytes) {
-      throw DataError(fmt::format("{}: tensor {}: ends at byte {} of a data section of {} bytes\n  hint: the file is truncated; fetch it again",
+      throw DataError(fmt::format("{}: tensor {}: ends at byte {} of a data section of {} bytes\nhint: the file is truncated; fetch it again",
                                   path, entry.name, entry.end, data_bytes));
     }
     at = entry.end;
@@ -146,11 +146,11 @@ struct SafetensorsFile::Mapping {
     std::uint64_t length = 0;
     std::memcpy(&length, bytes.data(), kLengthBytes);
     if (length > kLargestHeader) {
-      throw DataError(fmt::format("{}: a header of {} bytes, more than the format's limit of {}\n  hint: is it a safetensors file?",
+      throw DataError(fmt::format("{}: a header of {} bytes, more than the format's limit of {}\nhint: is it a safetensors file?",
                                   where, length, kLargestHeader));
     }
     if (length > bytes.size() - kLengthBytes) {
-      throw DataError(fmt::format("{}: the header has {} bytes, but only {} follow\n  hint: the file is truncated; fetch it again", where,
+      throw DataError(fmt::format("{}: the header has {} bytes, but only {} follow\nhint: the file is truncated; fetch it again", where,
                                   length, bytes.size() - kLengthBytes));
     }
     if (length < 2) throw DataError(fmt::format("{}: a header of {} bytes is too short", where, length));
