@@ -22,4 +22,7 @@ struct PrepareReport {
 PrepareReport prepare_data(const std::filesystem::path& model, const std::vector<std::string>& files, const DataSection& options,
                            const std::filesystem::path& out, Log& log);
 
+/// Hash of all that the rows of such a preparation are a function of: the files' contents, the tokenizer, the options.
+std::string preparation_key(const std::filesystem::path& model, const std::vector<std::string>& files, const DataSection& options);
+
 }  // namespace scalewright
