@@ -1,0 +1,114 @@
+#include "train/optimizer.h"
+
+#include "base/error.h"
+
+namespace scalewright {
+
+namespace {
+
+/// Sum of squares in float64, front to back in eight lanes: one order whatever the number of threads.
+template <class T>
+double sum_of_squares(const T* x, int64_t n) {
+  double lanes[8] = {};
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8)
+    for (int l = 0; l < 8; ++l) lanes[l] += static_cast<double>(x[i + l]) * x[i + l];
+  double sum = 0;
+  for (const double lane : lanes) sum += lane;
+  for (; i < n; ++i) sum += static_cast<double>(x[i]) * x[i];
+  return sum;
+}
+
+double sum_of_squares(const at::Tensor& gradient) {
+  const at::Tensor g = gradient.contiguous().cpu();
+  return g.scalar_type() == at::kDouble ? sum_of_squares(g.const_data_ptr<double>(), g.numel())
+                                        : sum_of_squares(g.const_data_ptr<float>(), g.numel());
+}
+
+}  // namespace
+
+AdamW::AdamW(const TrainSection& options, std::vector<Trainable> trainables, std::vector<double> group_factor)
+    : beta1_(options.beta1), beta2_(options.beta2), eps_(options.eps), weight_decay_(options.weight_decay), clip_(options.clip),
+      group_factor_(std::move(group_factor)) {
+  std::sort(trainables.begin(), trainables.end(), [](const Trainable& a, const Trainable& b) { return a.name < b.name; });
+  for (Trainable& trainable : trainables) {
+    const auto dtype = trainable.tensor.scalar_type();
+    SW_CHECK(dtype == at::kFloat || dtype == at::kDouble, "trainable {} is neither float32 nor float64", trainable.name);
+    slots_.push_back({trainable, at::zeros_like(trainable.tensor), at::zeros_like(trainable.tensor)});
+    slots_.back().m.requires_grad_(false);
+    slots_.back().v.requires_grad_(false);
+  }
+}
+
+double AdamW::gradient_norm() const {
+  double sum = 0;
+  for (const Slot& slot : slots_)
+    if (slot.trainable.tensor.grad().defined()) sum += sum_of_squares(slot.trainable.tensor.grad());
+  return std::sqrt(sum);
+}
+
+void AdamW::step(double lr, double norm) {
+  SW_CHECK(std::isfinite(norm), "gradient norm {}", norm);
+  at::NoGradGuard no_grad;
+  ++updates_;
+  const double correction1 = 1 - std::pow(beta1_, updates_), correction2 = std::sqrt(1 - std::pow(beta2_, updates_));
+  const double factor = clip_ > 0 && norm > clip_ ? clip_ / norm : 1.0;
+  for (Slot& slot : slots_) {
+    const std::size_t group = slot.trainable.lr_group;
+    const double slot_lr = lr * (group < group_factor_.size() ? group_factor_[group] : 1.0);
+    at::Tensor& p = slot.trainable.tensor;
+    const at::Tensor g = p.grad().defined() ? (factor == 1.0 ? p.grad() : p.grad() * factor) : at::zeros_like(p);
+    if (weight_decay_ != 0) p.mul_(1 - slot_lr * weight_decay_);
+    slot.m.mul_(beta1_).add_(g, 1 - beta1_);
+    slot.v.mul_(beta2_).addcmul_(g, g, 1 - beta2_);
+    p.addcdiv_(slot.m, slot.v.sqrt().div_(correction2).add_(eps_), -slot_lr / correction1);
+  }
+}
+
+void AdamW::clear_gradients() {
+  for (Slot& slot : slots_) slot.trainable.tensor.mutable_grad().reset();
+}
+
+std::map<std::string, at::Tensor> AdamW::state() const {
+  std::map<std::string, at::Tensor> state;
+  for (const Slot& slot : slots_) {
+    state["adam.m/" + slot.trainable.name] = slot.m;
+    state["adam.v/" + slot.trainable.name] = slot.v;
+  }
+  return state;
+}
+
+void AdamW::load_state(const std::map<std::string, at::Tensor>& state, int64_t updates, const std::string& source) {
+  std::vector<std::string> problems;
+  const std::map<std::string, at::Tensor> own = this->state();
+  for (const auto& [name, tensor] : own) {
+    const auto found = state.find(name);
+    if (found == state.end()) problems.push_back(name + " is missing");
+    else if (found->second.sizes() != tensor.sizes() || found->second.scalar_type() != tensor.scalar_type())
+      problems.push_back(fmt::format("{} is {} of {} values, expected {} of {}", name, toString(found->second.scalar_type()),
+                                     found->second.numel(), toString(tensor.scalar_type()), tensor.numel()));
+  }
+  for (const auto& [name, tensor] : state)
+    if (!own.count(name)) problems.push_back(name + " is not a trainable of this run");
+  if (!problems.empty())
+    throw DataError(fmt::format("{}: optimizer state does not fit:\n  {}\nhint: resume with the configuration that wrote it", source,
+                                fmt::join(problems, "\n  ")));
+  for (const auto& [name, tensor] : own) tensor.copy_(state.at(name));
+  updates_ = updates;
+}
+
+bool NonFiniteGuard::accept(int64_t step, double loss, double norm) {
+  if (std::isfinite(loss) && std::isfinite(norm)) {
+    in_a_row_ = 0;
+    return true;
+  }
+  ++skipped_;
+  ++in_a_row_;
+  if (in_a_row_ > limit_)
+    throw NonFiniteError(fmt::format("step {}: loss {} and gradient norm {}: {} steps in a row were not finite (train.max_skipped {})\n"
+                                     "hint: lower train.lr, or look for the bad rows; the last checkpoint is from before these steps",
+                                     step, loss, norm, in_a_row_, limit_));
+  return false;
+}
+
+}  // namespace scalewright
