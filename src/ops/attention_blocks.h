@@ -1,0 +1,70 @@
+// What the forward and backward kernels of attention share: heads of a tensor [T, heads, D] brought into padded blocks.
+#pragma once
+#include <vector>
+
+#include "ops/attention_kernels.h"
+#include "ops/block_gemm.h"
+#include "ops/element.h"
+
+namespace scalewright {
+
+/// A view of [T, heads, D] with contiguous D.
+template <typename T>
+struct Heads {
+  T* data;
+  int64_t token_stride, head_stride;
+  T* at(int64_t token, int64_t head) const { return data + token * token_stride + head * head_stride; }
+};
+
+template <typename T>
+Heads<const T> heads_of(const at::Tensor& x) {
+  return {x.const_data_ptr<T>(), x.stride(0), x.stride(1)};
+}
+template <typename T>
+Heads<T> mutable_heads_of(const at::Tensor& x) {
+  return {x.data_ptr<T>(), x.stride(0), x.stride(1)};
+}
+
+/// out[rows][padded] = factor * rows of one head, zeros after `width`.
+template <typename T>
+SW_VECTOR_CLONES void pack_rows(const T* from, int64_t stride, int64_t rows, int64_t width, Accurate<T> factor, Accurate<T>* out, int64_t padded) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < width; ++i) out[r * padded + i] = factor * load(from[r * stride + i]);
+    for (int64_t i = width; i < padded; ++i) out[r * padded + i] = 0;
+  }
+}
+
+/// out[width][padded] = rows of one head transposed, zeros after `rows`.
+template <typename T>
+SW_VECTOR_CLONES void pack_transposed(const T* from, int64_t stride, int64_t rows, int64_t width, Accurate<T>* out, int64_t padded) {
+  for (int64_t i = 0; i < width; ++i) {
+    for (int64_t r = 0; r < rows; ++r) out[i * padded + r] = load(from[r * stride + i]);
+    for (int64_t r = rows; r < padded; ++r) out[i * padded + r] = 0;
+  }
+}
+
+/// rows of one head = factor * in[rows][padded].
+template <typename T>
+SW_VECTOR_CLONES void unpack_rows(const Accurate<T>* in, int64_t padded, int64_t rows, int64_t width, Accurate<T> factor, T* to, int64_t stride) {
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t i = 0; i < width; ++i) to[r * stride + i] = store<T>(factor * in[r * padded + i]);
+}
+
+/// One head's rows begin .. begin+length-1 as key blocks, each transposed: [block][D][kAttentionBlock].
+template <typename T>
+struct TransposedBlocks {
+  std::vector<Accurate<T>> data;
+  int64_t width;
+  void fill(const Heads<const T>& x, int64_t begin, int64_t length, int64_t head, int64_t head_width) {
+    width = head_width;
+    const int64_t blocks = (length + kAttentionBlock - 1) / kAttentionBlock;
+    data.resize(static_cast<std::size_t>(blocks * width * kAttentionBlock));
+    for (int64_t b = 0; b < blocks; ++b) {
+      const int64_t first = b * kAttentionBlock, rows = std::min(kAttentionBlock, length - first);
+      pack_transposed(x.at(begin + first, head), x.token_stride, rows, width, block(b), kAttentionBlock);
+    }
+  }
+  Accurate<T>* block(int64_t b) { return data.data() + b * width * kAttentionBlock; }
+};
+
+}  // namespace scalewright

@@ -1,0 +1,104 @@
+#include "ops/attention_blocks.h"
+#include "ops/parallel_tasks.h"
+#include "ops/vector_math.h"
+
+namespace scalewright {
+namespace {
+
+/// One row of scores: takes the first `valid` of `columns` into the running softmax. `s` becomes the exponentials (0 after `valid`),
+/// the row `sum` of the output so far is rescaled to the new maximum.
+template <typename A>
+SW_VECTOR_CLONES void softmax_row(A* s, int64_t valid, int64_t columns, A* out, int64_t width, A& top, A& total) {
+  A lanes[kLanes];
+  for (A& lane : lanes) lane = top;
+  int64_t i = 0;
+  for (; i + kLanes <= valid; i += kLanes)
+    for (int j = 0; j < kLanes; ++j) lanes[j] = s[i + j] > lanes[j] ? s[i + j] : lanes[j];
+  for (; i < valid; ++i) lanes[0] = s[i] > lanes[0] ? s[i] : lanes[0];
+  A high = lanes[0];
+  for (int j = 1; j < kLanes; ++j) high = lanes[j] > high ? lanes[j] : high;
+  for (int64_t c = 0; c < valid; ++c) s[c] = fast_exp(s[c] - high);
+  for (int64_t c = valid; c < columns; ++c) s[c] = 0;
+  const A sum = lane_sum<A>(columns, [&](int64_t c) { return s[c]; });
+  if (high > top) {
+    const A shrink = fast_exp(top - high);
+    total *= shrink;
+    for (int64_t c = 0; c < width; ++c) out[c] *= shrink;
+    top = high;
+  }
+  total += sum;
+}
+
+template <typename T>
+struct Forward {
+  using A = Accurate<T>;
+  Heads<const T> q, k, v;
+  Heads<T> out;
+  A* lse;
+  int64_t tokens, group, width, padded;
+  A scale;
+  BlockGemm<A> gemm = block_kernels().front().of<A>();
+
+  struct Scratch {
+    TransposedBlocks<T> keys;
+    std::vector<A> values, query, scores, sums;
+  };
+
+  /// Queries first .. first+rows-1 of the document at `begin`, one query head; keys and values are packed in `s`.
+  void query_block(Scratch& s, int64_t begin, int64_t first, int64_t rows, int64_t head) const {
+    A top[kAttentionBlock], total[kAttentionBlock];
+    std::fill_n(top, rows, -std::numeric_limits<A>::infinity());
+    std::fill_n(total, rows, A{0});
+    std::fill_n(s.sums.begin(), rows * padded, A{0});
+    pack_rows(q.at(begin + first, head), q.token_stride, rows, width, scale, s.query.data(), padded);
+    for (int64_t key = 0; key <= first; key += kAttentionBlock) {
+      const bool diagonal = key == first;
+      const int64_t depth = diagonal ? rows : kAttentionBlock, columns = pad_lanes<A>(depth);
+      gemm(rows, columns, width, s.query.data(), padded, 1, s.keys.block(key / kAttentionBlock), kAttentionBlock, s.scores.data(), kAttentionBlock,
+           false);
+      for (int64_t r = 0; r < rows; ++r)
+        softmax_row(s.scores.data() + r * kAttentionBlock, diagonal ? r + 1 : depth, columns, s.sums.data() + r * padded, padded, top[r], total[r]);
+      gemm(rows, padded, depth, s.scores.data(), kAttentionBlock, 1, s.values.data() + key * padded, padded, s.sums.data(), padded, true);
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+      unpack_rows(s.sums.data() + r * padded, padded, 1, width, A{1} / total[r], out.at(begin + first + r, head), out.token_stride);
+      lse[head * tokens + begin + first + r] = top[r] + std::log(total[r]);
+    }
+  }
+
+  void document(Scratch& s, int64_t begin, int64_t length, int64_t kv_head) const {
+    s.keys.fill(k, begin, length, kv_head, width);
+    s.values.resize(static_cast<std::size_t>(length * padded));
+    pack_rows(v.at(begin, kv_head), v.token_stride, length, width, A{1}, s.values.data(), padded);
+    for (std::vector<A>* block : {&s.query, &s.sums}) block->resize(static_cast<std::size_t>(kAttentionBlock * padded));
+    s.scores.resize(kAttentionBlock * kAttentionBlock);
+    for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head)
+      for (int64_t first = 0; first < length; first += kAttentionBlock)
+        query_block(s, begin, first, std::min(kAttentionBlock, length - first), head);
+  }
+};
+
+}  // namespace
+
+std::pair<at::Tensor, at::Tensor> attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                                    const std::vector<int64_t>& offsets, double scale) {
+  const int64_t tokens = q.size(0), heads = q.size(1), kv_heads = k.size(1), width = q.size(2);
+  at::Tensor out = at::empty(q.sizes(), q.options());
+  at::Tensor lse = at::empty({heads, tokens}, q.options().dtype(q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat));
+  dispatch_element(q.scalar_type(), "attention", [&](auto element) {
+    using T = decltype(element);
+    using A = Accurate<T>;
+    const Forward<T> kernel{heads_of<T>(q), heads_of<T>(k), heads_of<T>(v), mutable_heads_of<T>(out), lse.data_ptr<A>(), tokens, heads / kv_heads,
+                            width, pad_lanes<A>(width), static_cast<A>(scale)};
+    parallel_tasks((static_cast<int64_t>(offsets.size()) - 1) * kv_heads, [&](auto&& next) {
+      typename Forward<T>::Scratch scratch;
+      for (int64_t task = next(); task >= 0; task = next()) {
+        const auto d = static_cast<std::size_t>(task / kv_heads);
+        kernel.document(scratch, offsets[d], offsets[d + 1] - offsets[d], task % kv_heads);
+      }
+    });
+  });
+  return {out, lse};
+}
+
+}  // namespace scalewright
