@@ -99,12 +99,11 @@ Evaluator::Evaluator(std::vector<Task> tasks, TextWorker* text, const ModelConfi
 
 Evaluator::~Evaluator() = default;
 
-std::vector<Document> Evaluator::prompts() const {
-  std::vector<Document> out;
+std::unique_ptr<RowSource> Evaluator::prompts() const {
+  std::vector<std::vector<int32_t>> ids;
   for (const auto& task : questions_)
-    for (const TokenizedQuestion& question : task)
-      out.push_back({question.prompt, std::vector<std::uint8_t>(question.prompt.size(), 0), static_cast<int64_t>(out.size())});
-  return out;
+    for (const TokenizedQuestion& question : task) ids.push_back(question.prompt);
+  return prompt_rows(std::move(ids));
 }
 
 std::vector<Continuation> Evaluator::right_answers(std::size_t task) const {

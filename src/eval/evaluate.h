@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "eval/likelihood.h"
+#include "eval/prompt_rows.h"
 #include "eval/scores.h"
 #include "eval/task.h"
 
@@ -46,8 +47,8 @@ class Evaluator {
   ~Evaluator();
 
   const std::vector<Task>& tasks() const { return tasks_; }
-  /// Prompts of all tasks, as documents to calibrate on (no token is a target).
-  std::vector<Document> prompts() const;
+  /// Prompts of all tasks, to calibrate on where there is no other data.
+  std::unique_ptr<RowSource> prompts() const;
 
   /// `reference` without a decoder: no divergence is reported, but for Mode::kTeacher, which is its own reference (fkl 0).
   /// scores.model and scores.quantization are left to the caller. Visits the failpoint eval.task after each task.
