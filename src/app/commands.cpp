@@ -4,12 +4,18 @@
 namespace scalewright {
 
 // One declaration and one line each; every factory is defined beside its command.
+std::unique_ptr<Command> make_eval_command();
+std::unique_ptr<Command> make_compare_command();
+std::unique_ptr<Command> make_generate_command();
 std::unique_ptr<Command> make_config_command();
 std::unique_ptr<Command> make_doctor_command();
 std::unique_ptr<Command> make_completion_command();
 
 std::vector<std::unique_ptr<Command>> all_commands() {
   std::vector<std::unique_ptr<Command>> commands;
+  commands.push_back(make_eval_command());
+  commands.push_back(make_compare_command());
+  commands.push_back(make_generate_command());
   commands.push_back(make_config_command());
   commands.push_back(make_doctor_command());
   commands.push_back(make_completion_command());
