@@ -110,7 +110,9 @@ class _Locator:
         content = self._content_by_mark(index)
         if content is None:
             raise LineError(f"the chat template does not show where turn {index} (assistant) begins and ends: earlier turns change as the conversation grows")
-        start = content[0] if start is None else start
+        if start is None:
+            # One space before the content is the model's to write: tokenizers join it to the first word.
+            start = content[0] - 1 if self._full[: content[0]].endswith(" ") else content[0]
         return start, self._stops.after(self._full, content[1]) if end is None or end <= start else end
 
     def _try_render(self, messages: list[dict], generation_prompt: bool) -> str | None:
