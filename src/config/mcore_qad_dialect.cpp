@@ -164,7 +164,8 @@ class Translation {
     std::string name;
     for (const char c : found->second.text)
       if (std::isalnum(static_cast<unsigned char>(c))) name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    return name.starts_with("hy") && (name.starts_with("hyv3") || name.starts_with("hy3") || name.starts_with("hunyuanv3") || name.starts_with("hunyuan3"));
+    static const std::array<const char*, 4> kNames = {"hyv3", "hy3", "hunyuanv3", "hunyuan3"};
+    return std::any_of(kNames.begin(), kNames.end(), [&](const char* known) { return name.starts_with(known); });
   }
 
   void note(const std::string& text) { reading_.config.notes.push_back(text); }

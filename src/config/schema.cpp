@@ -161,13 +161,13 @@ std::optional<std::string> Schema::suggestion(const std::string& path) const {
   for (const auto& key : keys_) all.push_back(key.path);
   for (const auto& name : all)
     if (parent_of(name) == parent_of(path)) siblings.push_back(leaf_of(name));
-  // First a slip in the last word, then one anywhere, then the right word in the wrong section.
+  // First a slip in the last word, then the right word in another section, then a slip anywhere.
   if (const auto near = nearest(leaf_of(path), siblings))
     return parent_of(path).empty() ? *near : std::string(parent_of(path)) + "." + *near;
-  if (const auto near = nearest(path, all)) return near;
+  std::optional<std::string> same_leaf;
   for (const auto& key : keys_)
-    if (leaf_of(key.path) == leaf_of(path)) return key.path;
-  return std::nullopt;
+    if (leaf_of(key.path) == leaf_of(path) && (!same_leaf || edit_distance(key.path, path) < edit_distance(*same_leaf, path))) same_leaf = key.path;
+  return same_leaf ? same_leaf : nearest(path, all);
 }
 
 bool set_value(const Key& key, const YamlNode& node, const std::string& shown, Config& config, Problems& problems) {
