@@ -4,6 +4,7 @@
 namespace scalewright {
 
 // One declaration and one line each; every factory is defined beside its command.
+std::unique_ptr<Command> make_train_command();
 std::unique_ptr<Command> make_eval_command();
 std::unique_ptr<Command> make_compare_command();
 std::unique_ptr<Command> make_generate_command();
@@ -13,6 +14,7 @@ std::unique_ptr<Command> make_completion_command();
 
 std::vector<std::unique_ptr<Command>> all_commands() {
   std::vector<std::unique_ptr<Command>> commands;
+  commands.push_back(make_train_command());
   commands.push_back(make_eval_command());
   commands.push_back(make_compare_command());
   commands.push_back(make_generate_command());

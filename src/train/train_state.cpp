@@ -41,6 +41,13 @@ std::map<std::string, std::string> binding_keys(const Json& config) {
   return keys;
 }
 
+/// JSON has no NaN: null.
+Json finite_or_null(const std::map<std::string, double>& values) {
+  Json json = Json::object();
+  for (const auto& [name, value] : values) json[name] = std::isfinite(value) ? Json(value) : Json(nullptr);
+  return json;
+}
+
 Json config_as_json(const Config& config) { return Json::parse(config_json(config).dump()); }
 
 std::string config_hash(const Json& config) { return hash_hex(std::string_view(Json(binding_keys(config)).dump())); }
@@ -83,7 +90,7 @@ Json to_json(const TrainState& s, const Config& config, const RunIdentity& ident
                {"tokens", s.tokens},
                {"interval", sums_to_json(s.interval)},
                {"best", s.best_step > 0 ? Json{{"step", s.best_step}, {"score", s.best_score}} : Json(nullptr)},
-               {"validation", s.validation},
+               {"validation", finite_or_null(s.validation)},
                {"seed", config.train.seed},
                {"config", as_json},
                {"config_hash", config_hash(as_json)},
