@@ -1,20 +1,15 @@
 // Rotary embedding parameters of a config.json, in the hub's spelling and in that of transformers 5.
 #include "model/config_parts.h"
 
-#include "base/error.h"
-
 namespace scalewright {
 
 namespace {
 
 /// The object that holds the parameters: transformers 5 may nest it by kind of layer.
-const Json& rope_object(const ConfigKeys& keys, const std::filesystem::path& file, std::string& inside, const Json& nothing) {
-  // As in transformers, a rope_scaling that is present wins.
-  const Json* scaling = keys.find({"rope_scaling"});
-  inside = scaling ? "rope_scaling" : "rope_parameters";
-  const Json* object = scaling ? scaling : keys.find({"rope_parameters"});
+const Json& rope_object(const ConfigKeys& keys, const char* name, const Json& nothing) {
+  const Json* object = keys.find({name});
   if (!object) return nothing;
-  if (!object->is_object()) throw DataError(fmt::format("{}: {} is not an object", file.string(), inside));
+  if (!object->is_object()) keys.refuse(name, "an object");
   const auto nested = object->find("full_attention");
   return nested != object->end() && nested->is_object() ? *nested : *object;
 }
@@ -42,8 +37,9 @@ void read_yarn(const ConfigKeys& rope, int64_t max_position, RopeConfig& config)
 
 RopeConfig read_rope(const ConfigKeys& keys, const std::filesystem::path& file, double default_theta, int64_t max_position) {
   const Json nothing = Json::object();
-  std::string inside;
-  const ConfigKeys rope(file, rope_object(keys, file, inside, nothing), inside);
+  // As in transformers, a rope_scaling that is present wins.
+  const char* const inside = keys.has({"rope_scaling"}) ? "rope_scaling" : "rope_parameters";
+  const ConfigKeys rope(file, rope_object(keys, inside, nothing), inside);
   RopeConfig config;
   config.type = rope.maybe_text({"rope_type", "type"}).value_or("default");
   config.theta = rope.positive({"rope_theta"}, keys.positive({"rope_theta"}, default_theta));
