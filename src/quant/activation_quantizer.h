@@ -34,6 +34,8 @@ class ActivationQuantizer {
   at::Tensor exported_divisor() const;
 
  private:
+  at::Tensor first_references(const at::Tensor& x_TK, const std::vector<int64_t>& offsets) const;
+
   std::string name_;
   TensorFormat format_;
   Numerics numerics_;

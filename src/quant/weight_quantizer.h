@@ -5,6 +5,8 @@
 
 namespace scalewright {
 
+struct WeightScheme;
+
 /// What an exporter writes for one stacked weight: codes and the scales exactly as a loader multiplies by them.
 struct QuantizedWeight {
   at::Tensor codes;         // [E,N,K] uint8: E2M1 code (sign<<3 | index), E4M3 byte; int8: the integer itself (int4, int8 grids)
@@ -27,9 +29,10 @@ class WeightQuantizer {
   at::Tensor& alpha() { return alpha_; }              // leaf in compute.accurate(), requires_grad
   const at::Tensor& alpha() const { return alpha_; }
   const at::Tensor& ref() const { return ref_; }      // float32 reference scales (two-level: relative to the global S)
-  const at::Tensor& global() const { return global_; }// float32 [E]: S (mcore_qad: multiplier) as used; undefined for one-level
+  const at::Tensor& global() const { return global_; }// float32 [E]: multiplier S as used (deploy: fl(1/G)); undefined for one-level
 
-  /// w4afp8 as vLLM serves it: group scales re-rounded to E4M3 per row (formats-and-export.md 1.6). Off by default.
+  /// w4afp8 as vLLM serves it: group scales re-rounded to E4M3 per row, 8c * E4M3(E4M3(s/c)/8) with c = max(s)/448 (deploy numerics).
+  /// The re-rounded scales are then also what is stored, so that other loaders multiply by nearly the same. Off by default.
   void set_vllm_w4afp8_rounding(bool on) { vllm_w4afp8_ = on; }
 
   /// The fake-quantized weight [E,N,K] in `out_dtype` (computed in float32; deploy: exactly code * loader's scale).
@@ -43,16 +46,19 @@ class WeightQuantizer {
   QuantizedWeight quantize(const at::Tensor& w_ENK) const;
 
  private:
+  WeightScheme scheme() const;
+
   std::string name_;
   TensorFormat format_;
   Numerics numerics_;
   Compute compute_;
   at::ScalarType scale_dtype_;
-  at::Tensor alpha_, ref_, global_;
+  at::Tensor alpha_, ref_, global_, divisor_;   // divisor_: G [E], deploy two-level
   bool vllm_w4afp8_ = false;
 };
 
 /// What a loader multiplies: code*(s*fl(1/G)) or code*s in float32 -> [E,N,K] float32, from the exported tensors alone.
-at::Tensor dequantize(const QuantizedWeight& q, const TensorFormat& format);
+/// `vllm_w4afp8`: with group scales as that engine re-rounds them at load.
+at::Tensor dequantize(const QuantizedWeight& q, const TensorFormat& format, bool vllm_w4afp8 = false);
 
 }  // namespace scalewright

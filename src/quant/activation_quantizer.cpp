@@ -1,0 +1,138 @@
+#include "quant/activation_quantizer.h"
+
+#include "base/error.h"
+#include "quant/activation_loops.h"
+
+namespace scalewright {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+constexpr float kTwoLevelSpan = 2688.0f;   // 6 * 448
+constexpr float kPeerFloor = 1e-10f;
+
+std::vector<float> to_floats(const at::Tensor& t) {
+  const at::Tensor f = t.detach().to(at::kCPU, at::kFloat).contiguous();
+  return {f.const_data_ptr<float>(), f.const_data_ptr<float>() + f.numel()};
+}
+
+/// Straight-through in x; the gradient of alpha comes from the globals S = ref * clamp(alpha).
+struct FakeQuantizeActivation : Function<FakeQuantizeActivation> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& alpha, const at::Tensor& ref,
+                            const ActivationScheme& scheme) {
+    auto& data = context->saved_data;
+    data["clips"] = scheme.clips();
+    if (scheme.clips()) {
+      context->save_for_backward({x, alpha, ref});
+      data["grid"] = static_cast<int64_t>(scheme.format.grid);
+      data["layout"] = static_cast<int64_t>(scheme.format.layout);
+      data["group"] = scheme.format.group;
+      data["qmax"] = scheme.format.qmax;
+      data["rules"] = static_cast<int64_t>(scheme.rules);
+      data["offsets"] = scheme.offsets;
+      data["globals"] = std::vector<double>(scheme.globals.begin(), scheme.globals.end());
+    }
+    return fake_quantize_activation(scheme, x);
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    if (!context->saved_data["clips"].toBool()) return {gradients[0], {}, {}, {}};
+    const auto saved = context->get_saved_variables();
+    const ActivationScheme scheme = saved_scheme(context);
+    const ActivationGradient gradient = activation_gradient(scheme, saved[0], gradients[0]);
+    return {gradient.x, alpha_gradient(scheme, gradient.global, saved[1], saved[2]), {}, {}};
+  }
+
+ private:
+  static ActivationScheme saved_scheme(AutogradContext* context) {
+    auto& data = context->saved_data;
+    const TensorFormat format{static_cast<Grid>(data["grid"].toInt()), static_cast<ScaleLayout>(data["layout"].toInt()), data["group"].toInt(),
+                              data["qmax"].toDouble()};
+    const auto globals = data["globals"].toDoubleVector();
+    return {format, static_cast<Rules>(data["rules"].toInt()), data["offsets"].toIntVector(), std::vector<float>(globals.begin(), globals.end())};
+  }
+
+  static at::Tensor alpha_gradient(const ActivationScheme& scheme, const std::vector<double>& by_global, const at::Tensor& alpha,
+                                   const at::Tensor& ref) {
+    if (!alpha.defined() || !alpha.requires_grad()) return {};
+    const std::vector<float> alphas = to_floats(alpha), refs = to_floats(ref);
+    const at::Tensor result = at::zeros(alpha.sizes(), at::kDouble);
+    for (std::size_t i = 0; i < alphas.size(); ++i)
+      if (clamped_alpha(scheme.rules, alphas[i]).pass) result.mutable_data_ptr<double>()[i] = by_global[i] * refs[i];
+    return result.to(alpha.options());
+  }
+};
+
+}  // namespace
+
+ActivationQuantizer::ActivationQuantizer(const std::string& name, const TensorFormat& format, Numerics numerics, int64_t experts,
+                                         const Compute& compute)
+    : name_(name), format_(format), numerics_(numerics), experts_(experts), compute_(compute) {
+  if (!has_global()) return;
+  const bool learned = numerics == Numerics::kMcoreQad;
+  alpha_ = at::ones({learned ? experts : 1}, compute.accurate_options()).requires_grad_(learned);
+}
+
+bool ActivationQuantizer::has_global() const {
+  return format_.layout == ScaleLayout::kTwoLevelBlock && (numerics_ == Numerics::kDeploy || experts_ > 0);
+}
+
+at::Tensor ActivationQuantizer::forward(const at::Tensor& x_TK, const std::vector<int64_t>& offsets) {
+  if (x_TK.numel() == 0) return x_TK;
+  const int64_t group = format_.group ? format_.group : x_TK.size(1);
+  if (x_TK.size(1) % group != 0)
+    throw DataError(fmt::format("{}: {} input features are not a multiple of the format's block of {}", name_, x_TK.size(1), group));
+  ActivationScheme scheme{format_, numerics_ == Numerics::kDeploy ? Rules::kDeploy : Rules::kPeerEager, {0, x_TK.size(0)}, {}};
+  if (scheme.two_level()) {
+    if (numerics_ == Numerics::kDeploy) {
+      const std::vector<float> divisor = to_floats(exported_divisor());
+      scheme.globals = {1.0f / divisor[0]};
+    } else if (experts_ > 0) {
+      SW_CHECK(static_cast<int64_t>(offsets.size()) == experts_ + 1 && offsets.back() == x_TK.size(0), "{}: offsets do not fit", name_);
+      scheme.offsets = offsets;
+      if (!ref_.defined()) ref_ = first_references(x_TK, offsets);
+      scheme.globals = to_floats(global());
+    } else {
+      scheme.globals = {std::max(rows_amax(x_TK, 0, x_TK.size(0)) / kTwoLevelSpan, kPeerFloor)};
+    }
+  }
+  return FakeQuantizeActivation::apply(x_TK, alpha_, ref_, scheme);
+}
+
+/// The peer's initial references: each expert's amax, or the whole batch's where an expert got no token.
+at::Tensor ActivationQuantizer::first_references(const at::Tensor& x_TK, const std::vector<int64_t>& offsets) const {
+  const at::Tensor ref = at::empty({experts_}, at::kFloat);
+  const float whole = rows_amax(x_TK, 0, x_TK.size(0));
+  for (int64_t e = 0; e < experts_; ++e) {
+    const float amax = offsets[e] == offsets[e + 1] ? whole : rows_amax(x_TK, offsets[e], offsets[e + 1]);
+    ref[e] = std::max(amax / kTwoLevelSpan, kPeerFloor);
+  }
+  return ref;
+}
+
+void ActivationQuantizer::observe(const at::Tensor& x_TK) {
+  if (numerics_ != Numerics::kDeploy || !has_global()) return;
+  const float amax = rows_amax(x_TK, 0, x_TK.size(0));
+  if (!std::isfinite(amax)) throw NonFiniteError(fmt::format("{}: an activation is not finite during calibration", name_));
+  const at::Tensor seen = at::full({1}, amax / kTwoLevelSpan, at::kFloat);
+  ref_ = ref_.defined() ? at::maximum(ref_.detach(), seen) : seen;
+}
+
+at::Tensor ActivationQuantizer::global() const {
+  SW_CHECK(has_global(), "{} has no global scale", name_);
+  if (!ref_.defined())
+    throw DataError(fmt::format("{}: no activation range is known\nhint: calibrate first (ptq --calib, quantize.calibration), or load the state of a calibrated run",
+                                name_));
+  return ref_.detach().to(at::kFloat) * alpha_.detach().to(at::kFloat).clamp(kAlphaLow, kAlphaHigh);
+}
+
+at::Tensor ActivationQuantizer::exported_divisor() const {
+  at::Tensor result = global().clone();
+  for (float& value : std::span(result.mutable_data_ptr<float>(), static_cast<std::size_t>(result.numel())))
+    value = value == 0.0f ? kTwoLevelSpan : nvfp4_divisor_of(value);   // 0: only zeros were seen
+  return result;
+}
+
+}  // namespace scalewright
