@@ -90,6 +90,8 @@ Json parse_json(std::string_view text, const std::string& where, const JsonLimit
   if (text.size() > limits.max_bytes) {
     throw DataError(fmt::format("{}: {} bytes of JSON, more than the limit of {}", where, text.size(), limits.max_bytes));
   }
+  // To nlohmann's lexer a NUL byte is the end of the text, and whatever follows would go unseen.
+  if (const auto at = text.find('\0'); at != text.npos) throw DataError(fmt::format("{}: not valid JSON: a NUL byte at offset {}", where, at));
   GuardedBuilder builder(where, limits.max_depth);
   Json::sax_parse(text.begin(), text.end(), &builder);
   return builder.take();

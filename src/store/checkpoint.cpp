@@ -101,7 +101,7 @@ Manifest read_step(const fs::path& folder, const Take& take) {
 
 bool verifies(const fs::path& step_folder) {
   try {
-    read_step(step_folder, [](const SafetensorsFile& shard, const TensorEntry& entry) { return hash_hex(shard.bytes(entry)); });
+    verify_checkpoint(step_folder);
     return true;
   } catch (const DataError&) {
     return false;
@@ -137,6 +137,10 @@ Checkpoint load_checkpoint(const fs::path& step_folder) {
   });
   checkpoint.state = std::move(manifest.state);
   return checkpoint;
+}
+
+void verify_checkpoint(const fs::path& step_folder) {
+  read_step(step_folder, [](const SafetensorsFile& shard, const TensorEntry& entry) { return hash_hex(shard.bytes(entry)); });
 }
 
 std::vector<int64_t> list_checkpoints(const fs::path& folder) {

@@ -26,6 +26,9 @@ void save_checkpoint(const std::filesystem::path& folder, int64_t step, const Ch
 /// Reads one step's checkpoint, verifying sizes and hashes. Throws DataError naming file and tensor.
 Checkpoint load_checkpoint(const std::filesystem::path& step_folder);
 
+/// Checks a step's sizes and hashes without keeping its tensors. Throws DataError naming file and tensor.
+void verify_checkpoint(const std::filesystem::path& step_folder);
+
 /// Steps present and complete (manifest readable), ascending. Temporary or broken folders are not listed.
 std::vector<int64_t> list_checkpoints(const std::filesystem::path& folder);
 

@@ -28,9 +28,15 @@ TEST(Json, BuildsTheSameValuesAsNlohmann) {
 TEST(Json, RefusesMalformedTextNamingThePlace) {
   EXPECT_NE(refusal("{\"a\": 1,\n \"b\" 2}").find("some.json: not valid JSON: parse error at line 2"), std::string::npos);
   for (const char* text : {"", "  ", "{", "[1,]", "{\"a\":1,}", "01", "+1", "NaN", "Infinity", "1e999", "'a'", "[1] [2]", "{1: 2}", "\"a\nb\"",
-                           "\"\\ud800\"", "\"\\ud800\\u0041\"", "\"\xff\"", "\"\xc0\x80\"", "\"\xed\xa0\x80\"", "// c\n1", "nul", "\xff\xfe[\0]\0"}) {
+                           "\"\\ud800\"", "\"\\ud800\\u0041\"", "\"\xff\"", "\"\xc0\x80\"", "\"\xed\xa0\x80\"", "// c\n1", "nul", "\xff\xfe[]"}) {
     EXPECT_NE(refusal(text).find("not valid JSON"), std::string::npos) << text;
   }
+}
+
+TEST(Json, RefusesNulBytes) {
+  EXPECT_NE(refusal(std::string_view("{}\0garbage", 10)).find("a NUL byte at offset 2"), std::string::npos);
+  EXPECT_NE(refusal(std::string_view("\"a\0b\"", 5)).find("a NUL byte"), std::string::npos);
+  EXPECT_EQ(parse_json("\"a\\u0000b\"", "t").get<std::string>(), std::string("a\0b", 3));   // escaped, it is a character
 }
 
 TEST(Json, RefusesDuplicateKeys) {

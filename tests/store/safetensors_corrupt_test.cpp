@@ -123,7 +123,7 @@ TEST(CorruptSafetensors, RandomChangesOfTheHeaderNeverCrash) {
   const Philox random(11, 1);
   const std::string letters = "{}[]\",:0123456789eE.-+ \\ux";
   int refused = 0;
-  for (int trial = 0; trial < 1500; ++trial) {
+  for (int trial = 0; trial < 600; ++trial) {
     std::string bytes = good;
     for (int change = 0; change < 1 + trial % 3; ++change) {
       const auto at = random.below(10 * trial + change, header);
@@ -136,7 +136,7 @@ TEST(CorruptSafetensors, RandomChangesOfTheHeaderNeverCrash) {
       ++refused;
     }
   }
-  EXPECT_GT(refused, 1000);   // most changes break the header
+  EXPECT_GT(refused, 400);   // most changes break the header
 }
 
 }  // namespace

@@ -130,8 +130,9 @@ TEST(Safetensors, EntriesComeInFileOrder) {
   writer.write("m", at::zeros({0}, at::kByte));
   writer.write("a", at::zeros({2}, at::kByte));
   writer.finish();
+  const SafetensorsFile file(folder.path() / "a");
   std::string order;
-  for (const auto& entry : SafetensorsFile(folder.path() / "a").entries()) order += entry.name;
+  for (const auto& entry : file.entries()) order += entry.name;
   EXPECT_EQ(order, "zma");
 }
 
