@@ -130,7 +130,11 @@ class CommandLine {
 /// Tells a failure on standard error, and with --json also as the one document on standard output.
 int report(const std::string& message, ExitCode code, bool json) {
   std::fprintf(stderr, "error: %s\n", message.c_str());
-  if (json) print_json({{"error", message}, {"exit_code", static_cast<int>(code)}});
+  try {
+    if (json) print_json({{"error", message}, {"exit_code", static_cast<int>(code)}});
+  } catch (const DiskError&) {
+    // Standard output is gone: standard error has the message, and the exit code stays the failure's.
+  }
   return static_cast<int>(code);
 }
 
@@ -143,8 +147,9 @@ int run_parsed(Command& command, const CommonOptions& common) {
 
 }  // namespace
 
-void print_json(const OrderedJson& document) {
-  const std::string text = document.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+void print_json(const OrderedJson& document) { print_text(document.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n"); }
+
+void print_text(const std::string& text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
     throw DiskError(fmt::format("standard output cannot be written ({})", std::strerror(errno)));
 }

@@ -52,6 +52,9 @@ struct Context {
 /// Prints a command's one JSON document (pretty, with a newline) on standard output.
 void print_json(const OrderedJson& document);
 
+/// Writes text on standard output at once. Throws DiskError when it cannot (a full disk, a closed pipe).
+void print_text(const std::string& text);
+
 /// config from -c and -o, with --seed and the parallel options applied; defaults when no file was given.
 Config command_config(const CommonOptions& common);
 

@@ -143,7 +143,7 @@ class CompletionCommand : public Command {
     if (context.common.json) {
       print_json({{"shell", shell_}, {"script", script}});
     } else {
-      std::fputs(script.c_str(), stdout);
+      print_text(script);
     }
     return ExitCode::kOk;
   }

@@ -31,7 +31,7 @@ class ConfigCommand : public Command {
     if (context.common.json && !is_json) {
       print_json({{"text", text}});
     } else {
-      std::fputs(text.c_str(), stdout);
+      print_text(text);
     }
     return ExitCode::kOk;
   }
@@ -41,8 +41,9 @@ class ConfigCommand : public Command {
       print_json({{"file", file}, {"ok", true}, {"dialect", config.dialect}, {"notes", config.notes}});
       return ExitCode::kOk;
     }
-    for (const auto& note : config.notes) fmt::print("note: {}\n", note);
-    fmt::print("{}: ok\n", file);
+    std::string text;
+    for (const auto& note : config.notes) text += fmt::format("note: {}\n", note);
+    print_text(text + fmt::format("{}: ok\n", file));
     return ExitCode::kOk;
   }
 
@@ -50,7 +51,7 @@ class ConfigCommand : public Command {
     if (context.common.json) {
       print_json(config_json(config));
     } else {
-      std::fputs(dump_config(config).c_str(), stdout);
+      print_text(dump_config(config));
     }
     return ExitCode::kOk;
   }

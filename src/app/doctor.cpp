@@ -107,7 +107,7 @@ class DoctorCommand : public Command {
         {"cpu", {{"cores", std::thread::hardware_concurrency()}, {"threads", at::get_num_threads()}, {"features", cpu_features()}}},
         {"memory", {{"total_bytes", meminfo_bytes("MemTotal")}, {"available_bytes", meminfo_bytes("MemAvailable")}}},
         {"disk", {{"folder", std::filesystem::current_path().string()}, {"free_bytes", free_disk_bytes()}}},
-        {"device", {{"cuda", at::hasCUDA()}, {"used", context.compute.device.str()}, {"dtype", c10::toString(context.compute.dtype)}}},
+        {"device", {{"cuda", at::hasCUDA()}, {"used", context.compute.device.str()}, {"dtype", dtype_name(context.compute.dtype)}}},
         {"ranks", context.mesh.size()},
         {"python", ask_python()},
     };
@@ -115,28 +115,30 @@ class DoctorCommand : public Command {
     if (context.common.json) {
       print_json(report);
     } else {
-      print(report);
+      print_text(as_text(report));
     }
     return ExitCode::kOk;
   }
 
  private:
-  static void print(const OrderedJson& report) {
+  static std::string as_text(const OrderedJson& report) {
     const auto gib = [](const OrderedJson& bytes) { return bytes.get<double>() / (1ll << 30); };
     std::string features;
     for (const auto& feature : report["cpu"]["features"]) features += " " + feature.get<std::string>();
-    fmt::print("scalewright {} on libtorch {}\n", report["version"].get<std::string>(), report["libtorch"].get<std::string>());
-    fmt::print("cpu      {} cores, {} threads,{}\n", report["cpu"]["cores"].get<int>(), report["cpu"]["threads"].get<int>(), features);
-    fmt::print("memory   {:.1f} GiB, {:.1f} available\n", gib(report["memory"]["total_bytes"]), gib(report["memory"]["available_bytes"]));
-    fmt::print("disk     {:.1f} GiB free in {}\n", gib(report["disk"]["free_bytes"]), report["disk"]["folder"].get<std::string>());
-    fmt::print("device   {}, {} (CUDA: {})\n", report["device"]["used"].get<std::string>(), report["device"]["dtype"].get<std::string>(),
+    std::string text;
+    text += fmt::format("scalewright {} on libtorch {}\n", report["version"].get<std::string>(), report["libtorch"].get<std::string>());
+    text += fmt::format("cpu      {} cores, {} threads,{}\n", report["cpu"]["cores"].get<int>(), report["cpu"]["threads"].get<int>(), features);
+    text += fmt::format("memory   {:.1f} GiB, {:.1f} available\n", gib(report["memory"]["total_bytes"]), gib(report["memory"]["available_bytes"]));
+    text += fmt::format("disk     {:.1f} GiB free in {}\n", gib(report["disk"]["free_bytes"]), report["disk"]["folder"].get<std::string>());
+    text += fmt::format("device   {}, {} (CUDA: {})\n", report["device"]["used"].get<std::string>(), report["device"]["dtype"].get<std::string>(),
                report["device"]["cuda"].get<bool>() ? "yes" : "no");
-    fmt::print("ranks    {}\n", report["ranks"].get<int>());
-    fmt::print("python  ");
-    for (const auto& [name, value] : report["python"].items()) fmt::print(" {} {}", name, value.is_string() ? value.get<std::string>() : "missing");
-    fmt::print("\n");
-    if (report["problems"].empty()) fmt::print("nothing to fix\n");
-    for (const auto& problem : report["problems"]) fmt::print("fix: {}\n", problem.get<std::string>());
+    text += fmt::format("ranks    {}\n", report["ranks"].get<int>());
+    text += "python  ";
+    for (const auto& [name, value] : report["python"].items()) text += fmt::format(" {} {}", name, value.is_string() ? value.get<std::string>() : "missing");
+    text += "\n";
+    if (report["problems"].empty()) text += "nothing to fix\n";
+    for (const auto& problem : report["problems"]) text += fmt::format("fix: {}\n", problem.get<std::string>());
+    return text;
   }
 };
 

@@ -52,6 +52,8 @@ at::ScalarType resolve_dtype(const std::string& name, const at::Device& device) 
   return device.is_cuda() || __builtin_cpu_supports("avx512bf16") ? at::kBFloat16 : at::kFloat;
 }
 
+std::string dtype_name(at::ScalarType dtype) { return dtype == at::kDouble ? "float64" : dtype == at::kBFloat16 ? "bfloat16" : "float32"; }
+
 Config command_config(const CommonOptions& common) {
   Config config = common.config.empty() ? default_config(common.overrides) : load_config(common.config, common.overrides);
   if (common.seed) {

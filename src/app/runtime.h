@@ -16,4 +16,7 @@ Runtime start_runtime(const CommonOptions& common, Log& log);
 /// "auto" is bfloat16 on a GPU and where the CPU multiplies bfloat16 itself, else float32. Throws UserError for an unknown name.
 at::ScalarType resolve_dtype(const std::string& name, const at::Device& device);
 
+/// The name of a compute type: float64, float32 or bfloat16.
+std::string dtype_name(at::ScalarType dtype);
+
 }  // namespace scalewright

@@ -142,9 +142,7 @@ class Translation {
 
   /// The peer masks only padding, except for hy_v3, whose samples are counted on assistant spans.
   void loss_mask() {
-    if (!is_hy_v3()) return;
-    reading_.config.data.loss_on = "assistant";
-    reading_.config.data.format = "hy_v3";
+    if (is_hy_v3()) reading_.config.data.loss_on = "assistant";
   }
 
   /// By the model's own config.json where it is there, as the peer does; else by the name.

@@ -191,10 +191,10 @@ def test_a_closed_standard_output_is_an_error_and_no_signal():
 
 def test_completions_know_commands_options_and_choices():
     script = run("completion", "bash").stdout
-    probe = script + "\nCOMP_WORDS=(scalewright {}); COMP_CWORD={}; _scalewright; echo ${{COMPREPLY[@]}}"
 
     def complete(words, position):
-        return subprocess.run(["bash", "-c", probe.format(words, position)], capture_output=True, text=True, check=True).stdout.split()
+        probe = f"{script}\nCOMP_WORDS=(scalewright {words}); COMP_CWORD={position}; _scalewright; echo ${{COMPREPLY[@]}}"
+        return subprocess.run(["bash", "-c", probe], capture_output=True, text=True, check=True).stdout.split()
 
     assert complete("doc", 1) == ["doctor"]
     assert complete("config ch", 2) == ["check"]
