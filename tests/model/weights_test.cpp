@@ -116,6 +116,20 @@ TEST(Weights, ShardsAreTheSameAsOneFile) {
   }
 }
 
+TEST(Weights, ACacheFolderOfLinksLoads) {
+  const Scratch scratch;
+  const auto cache = scratch.path() / "models--org--name";
+  const auto blobs = cache / "blobs", snapshot = cache / "snapshots" / "0123abcd";
+  for (const auto& folder : {blobs, snapshot, cache / "refs"}) std::filesystem::create_directories(folder);
+  write_text(cache / "refs" / "main", "0123abcd");
+  TinyModel("qwen3_moe").write_sharded(blobs, 2);
+  for (const auto& entry : std::filesystem::directory_iterator(blobs)) {
+    std::filesystem::create_symlink(std::filesystem::path("../../blobs") / entry.path().filename(), snapshot / entry.path().filename());
+  }
+  const ModelWeights cached = load_weights(resolve_model_folder(cache)), single = load_weights(reference_folder("qwen3_moe"));
+  EXPECT_EQ(cached.content_hash(), single.content_hash());
+}
+
 TEST(Weights, TheHashSeesEveryBit) {
   const Scratch scratch;
   TinyModel model("qwen3");
