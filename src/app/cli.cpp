@@ -4,8 +4,8 @@
 #include <iostream>
 #include <regex>
 
-#include <CLI/CLI.hpp>
 #include <torch/headeronly/version.h>
+#include <CLI/CLI.hpp>
 
 #include "app/command.h"
 #include "app/command_line.h"
@@ -29,13 +29,21 @@ struct OptionAdder {
   const Option& option;
 
   CLI::Option* operator()(bool* target) const { return app.add_flag(option.name, *target, option.help); }
-  CLI::Option* operator()(std::string* target) const { return app.add_option(option.name, *target, option.help)->capture_default_str(); }
-  CLI::Option* operator()(double* target) const { return app.add_option(option.name, *target, option.help)->capture_default_str(); }
+  CLI::Option* operator()(std::string* target) const {
+    return app.add_option(option.name, *target, option.help)->capture_default_str();
+  }
+  CLI::Option* operator()(double* target) const {
+    return app.add_option(option.name, *target, option.help)->capture_default_str();
+  }
   CLI::Option* operator()(int64_t* target) const {
     return app.add_option(option.name, *target, option.help)->check(check_int)->capture_default_str();
   }
-  CLI::Option* operator()(std::optional<int64_t>* target) const { return app.add_option(option.name, *target, option.help)->check(check_int); }
-  CLI::Option* operator()(std::optional<double>* target) const { return app.add_option(option.name, *target, option.help); }
+  CLI::Option* operator()(std::optional<int64_t>* target) const {
+    return app.add_option(option.name, *target, option.help)->check(check_int);
+  }
+  CLI::Option* operator()(std::optional<double>* target) const {
+    return app.add_option(option.name, *target, option.help);
+  }
   CLI::Option* operator()(std::vector<std::string>* target) const {
     auto* added = app.add_option(option.name, *target, option.help);
     // A flag takes one value each time it is given, so that it never swallows what follows.
@@ -49,7 +57,8 @@ void add_options(CLI::App& app, const std::vector<Option>& options, const std::s
     added->required(option.required)->group(group);
     if (option.choices.empty()) continue;
     added->check([choices = option.choices](const std::string& word) {
-      return std::find(choices.begin(), choices.end(), word) != choices.end() ? std::string() : refuse_choice(word, choices);
+      return std::find(choices.begin(), choices.end(), word) != choices.end() ? std::string()
+                                                                              : refuse_choice(word, choices);
     });
     added->description(option.help + fmt::format(" ({})", CLI::detail::join(option.choices, ", ")));
   }
@@ -88,12 +97,14 @@ class CommandLine {
       return nullptr;
     } catch (const CLI::ParseError& error) {
       const auto chosen = app_.get_subcommands();
-      throw UserError(fmt::format("{}\nhint: see `scalewright {}--help`", error.what(), chosen.empty() ? "" : chosen[0]->get_name() + " "));
+      throw UserError(fmt::format("{}\nhint: see `scalewright {}--help`", error.what(),
+                                  chosen.empty() ? "" : chosen[0]->get_name() + " "));
     }
     if (!paths_.save_path.empty()) common_.overrides.push_back("output.path=" + paths_.save_path);
     if (!paths_.model_path.empty()) common_.overrides.push_back("model.path=" + paths_.model_path);
     const std::string name = app_.get_subcommands().at(0)->get_name();
-    return std::find_if(commands.begin(), commands.end(), [&](const auto& command) { return command->name() == name; })->get();
+    return std::find_if(commands.begin(), commands.end(), [&](const auto& command) { return command->name() == name; })
+        ->get();
   }
 
   const CommonOptions& common() const { return common_; }
@@ -108,7 +119,8 @@ class CommandLine {
     const auto flags = flags_.find(words[0]);
     if (flags == flags_.end()) {
       const auto near = nearest(words[0], names);
-      throw UserError(fmt::format("unknown command '{}'{}\nhint: see `scalewright --help`", words[0], near ? fmt::format(" (did you mean '{}'?)", *near) : ""));
+      throw UserError(fmt::format("unknown command '{}'{}\nhint: see `scalewright --help`", words[0],
+                                  near ? fmt::format(" (did you mean '{}'?)", *near) : ""));
     }
     for (const auto& word : words) {
       if (word == "--") return;
@@ -121,7 +133,8 @@ class CommandLine {
     }
   }
 
-  CLI::App app_{"Low-bit language models that keep their accuracy: quantize, recover by distillation, prove it, export."};
+  CLI::App app_{
+      "Low-bit language models that keep their accuracy: quantize, recover by distillation, prove it, export."};
   CommonOptions common_;
   McoreQadPaths paths_;
   std::map<std::string, std::vector<std::string>> flags_;
@@ -147,7 +160,9 @@ int run_parsed(Command& command, const CommonOptions& common) {
 
 }  // namespace
 
-void print_json(const OrderedJson& document) { print_text(document.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n"); }
+void print_json(const OrderedJson& document) {
+  print_text(document.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
+}
 
 void print_text(const std::string& text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)

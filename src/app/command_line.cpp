@@ -13,7 +13,11 @@ std::vector<Option> common_options(CommonOptions& common) {
       {"--json", "one JSON document on standard output", &common.json},
       {"--threads", "CPU threads; 0: all cores", &common.threads},
       {"--device", "where tensors live", &common.device, false, {"cpu", "cuda"}},
-      {"--dtype", "type of activations and matrix products", &common.dtype, false, {"auto", "float64", "float32", "bfloat16"}},
+      {"--dtype",
+       "type of activations and matrix products",
+       &common.dtype,
+       false,
+       {"auto", "float64", "float32", "bfloat16"}},
       {"--seed", "seed of every random choice (train.seed)", &common.seed},
       {"--dry-run", "check everything and say what would be done", &common.dry_run},
       {"--profile", "tell where the time went", &common.profile},
@@ -41,7 +45,8 @@ bool takes_value(const Option& option) { return !std::holds_alternative<bool*>(o
 
 std::string refuse_choice(const std::string& word, const std::vector<std::string>& choices) {
   const auto near = nearest(word, choices);
-  return fmt::format("'{}' is not one of {}", word, fmt::join(choices, ", ")) + (near ? fmt::format(" (did you mean '{}'?)", *near) : "");
+  return fmt::format("'{}' is not one of {}", word, fmt::join(choices, ", ")) +
+         (near ? fmt::format(" (did you mean '{}'?)", *near) : "");
 }
 
 std::vector<Option> mcore_qad_options(McoreQadPaths& paths) {

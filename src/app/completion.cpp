@@ -9,7 +9,7 @@ namespace {
 
 struct CommandTable {
   std::string name, summary;
-  std::vector<Option> options;   // own ones, then those of every command
+  std::vector<Option> options;  // own ones, then those of every command
 };
 
 /// Flags of a table in one line.
@@ -37,17 +37,19 @@ std::string bash_script(const std::vector<CommandTable>& tables) {
   std::string names, cases, values;
   for (const auto& table : tables) {
     names += (names.empty() ? "" : " ") + table.name;
-    cases += fmt::format("    {}) flags={}; words={} ;;\n", table.name, single_quoted(all_flags(table)), single_quoted(first_words(table)));
+    cases += fmt::format("    {}) flags={}; words={} ;;\n", table.name, single_quoted(all_flags(table)),
+                         single_quoted(first_words(table)));
     for (const auto& option : table.options)
       for (const auto& flag : option_flags(option))
         if (!option.choices.empty())
-          values += fmt::format("    {}:{}) COMPREPLY=($(compgen -W {} -- \"$current\")); return ;;\n", table.name, flag,
-                                single_quoted(fmt::format("{}", fmt::join(option.choices, " "))));
+          values += fmt::format("    {}:{}) COMPREPLY=($(compgen -W {} -- \"$current\")); return ;;\n", table.name,
+                                flag, single_quoted(fmt::format("{}", fmt::join(option.choices, " "))));
   }
   return fmt::format(
       "# bash completion of scalewright; load it with: source <(scalewright completion bash)\n"
       "_scalewright() {{\n"
-      "  local current=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD-1]}} command=${{COMP_WORDS[1]}} flags= words=\n"
+      "  local current=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD-1]}} command=${{COMP_WORDS[1]}} "
+      "flags= words=\n"
       "  if [ \"$COMP_CWORD\" = 1 ]; then COMPREPLY=($(compgen -W '{} --help --version' -- \"$current\")); return; fi\n"
       "  case $command:$previous in\n{}  esac\n"
       "  case $command in\n{}  esac\n"
@@ -70,7 +72,8 @@ std::string zsh_escaped(const std::string& text) {
 
 std::string zsh_option(const Option& option, const std::string& flag) {
   std::string spec = fmt::format("{}[{}]", flag, zsh_escaped(option.help));
-  if (takes_value(option)) spec += option.choices.empty() ? ":value:_files" : fmt::format(":value:({})", fmt::join(option.choices, " "));
+  if (takes_value(option))
+    spec += option.choices.empty() ? ":value:_files" : fmt::format(":value:({})", fmt::join(option.choices, " "));
   const bool repeats = std::holds_alternative<std::vector<std::string>*>(option.target);
   return single_quoted((repeats ? "*" : "") + spec);
 }
@@ -105,16 +108,20 @@ std::string zsh_script(const std::vector<CommandTable>& tables) {
 std::string fish_script(const std::vector<CommandTable>& tables) {
   std::string out = "# fish completion of scalewright; write it to ~/.config/fish/completions/scalewright.fish\n";
   for (const auto& table : tables)
-    out += fmt::format("complete -c scalewright -n __fish_use_subcommand -f -a {} -d {}\n", table.name, single_quoted(table.summary));
+    out += fmt::format("complete -c scalewright -n __fish_use_subcommand -f -a {} -d {}\n", table.name,
+                       single_quoted(table.summary));
   for (const auto& table : tables) {
     const std::string when = fmt::format("complete -c scalewright -n '__fish_seen_subcommand_from {}'", table.name);
-    if (const auto words = first_words(table); !words.empty()) out += fmt::format("{} -a {}\n", when, single_quoted(words));
+    if (const auto words = first_words(table); !words.empty())
+      out += fmt::format("{} -a {}\n", when, single_quoted(words));
     for (const auto& option : table.options) {
       const auto flags = option_flags(option);
       if (flags.empty()) continue;
       out += when;
       for (const auto& flag : flags) out += flag.starts_with("--") ? " -l " + flag.substr(2) : " -s " + flag.substr(1);
-      if (takes_value(option)) out += option.choices.empty() ? " -r" : " -x -a " + single_quoted(fmt::format("{}", fmt::join(option.choices, " ")));
+      if (takes_value(option))
+        out += option.choices.empty() ? " -r"
+                                      : " -x -a " + single_quoted(fmt::format("{}", fmt::join(option.choices, " ")));
       out += " -d " + single_quoted(option.help) + "\n";
     }
   }
@@ -139,7 +146,9 @@ class CompletionCommand : public Command {
       for (auto& option : common_options(common)) table.options.push_back(option);
       tables.push_back(std::move(table));
     }
-    const std::string script = shell_ == "bash" ? bash_script(tables) : shell_ == "zsh" ? zsh_script(tables) : fish_script(tables);
+    const std::string script = shell_ == "bash"  ? bash_script(tables)
+                               : shell_ == "zsh" ? zsh_script(tables)
+                                                 : fish_script(tables);
     if (context.common.json) {
       print_json({{"shell", shell_}, {"script", script}});
     } else {

@@ -8,7 +8,9 @@ namespace {
 class ConfigCommand : public Command {
  public:
   std::string name() const override { return "config"; }
-  std::string summary() const override { return "check a configuration, show it resolved, or print its schema or reference page"; }
+  std::string summary() const override {
+    return "check a configuration, show it resolved, or print its schema or reference page";
+  }
   std::vector<Option> options() override {
     return {
         {"action", "what to do", &action_, true, {"check", "show", "schema", "reference"}},
@@ -21,7 +23,8 @@ class ConfigCommand : public Command {
     if (action_ == "reference") return print(config_reference_markdown(), context, false);
     CommonOptions common = context.common;
     if (!file_.empty()) common.config = file_;
-    if (common.config.empty() && action_ == "check") throw UserError("config check needs a file\nhint: scalewright config check run.yaml");
+    if (common.config.empty() && action_ == "check")
+      throw UserError("config check needs a file\nhint: scalewright config check run.yaml");
     const Config config = command_config(common);
     return action_ == "check" ? tell_checked(common.config, config, context) : show(config, context);
   }

@@ -54,7 +54,8 @@ OrderedJson ask_python() {
       "def version(name):\n"
       "    try: return m.version(name)\n"
       "    except m.PackageNotFoundError: return None\n"
-      "print(json.dumps({'python': platform.python_version(), **{n: version(n) for n in ('transformers', 'tokenizers', 'jinja2')}}))\n";
+      "print(json.dumps({'python': platform.python_version(), **{n: version(n) for n in ('transformers', 'tokenizers', "
+      "'jinja2')}}))\n";
   std::string output;
   FILE* pipe = popen((shell_quoted(python) + " -c " + shell_quoted(program) + " 2>/dev/null").c_str(), "r");
   if (pipe) {
@@ -76,18 +77,23 @@ std::vector<std::string> find_problems(const OrderedJson& report) {
   std::vector<std::string> problems;
   const auto& python = report["python"];
   if (python.contains("error")) {
-    problems.push_back(fmt::format("the Python interpreter '{}' does not run: text cannot be tokenized; set SCALEWRIGHT_PYTHON, or start the program with ./run scalewright",
-                                   python["interpreter"].get<std::string>()));
+    problems.push_back(
+        fmt::format("the Python interpreter '{}' does not run: text cannot be tokenized; set SCALEWRIGHT_PYTHON, or "
+                    "start the program with ./run scalewright",
+                    python["interpreter"].get<std::string>()));
   } else {
     for (const char* name : {"transformers", "tokenizers", "jinja2"})
       if (python[name].is_null())
-        problems.push_back(fmt::format("the Python package {} is missing for '{}': run `{} -m pip install -r requirements.txt`", name,
-                                       python["interpreter"].get<std::string>(), python["interpreter"].get<std::string>()));
+        problems.push_back(
+            fmt::format("the Python package {} is missing for '{}': run `{} -m pip install -r requirements.txt`", name,
+                        python["interpreter"].get<std::string>(), python["interpreter"].get<std::string>()));
   }
   const auto& features = report["cpu"]["features"];
-  if (std::find(features.begin(), features.end(), "avx2") == features.end()) problems.push_back("the CPU has no AVX2: everything works, slowly");
+  if (std::find(features.begin(), features.end(), "avx2") == features.end())
+    problems.push_back("the CPU has no AVX2: everything works, slowly");
   constexpr int64_t kGiB = 1ll << 30;
-  if (report["disk"]["free_bytes"] < kGiB) problems.push_back("less than 1 GiB of disk is free here: checkpoints and exports will not fit");
+  if (report["disk"]["free_bytes"] < kGiB)
+    problems.push_back("less than 1 GiB of disk is free here: checkpoints and exports will not fit");
   if (report["memory"]["available_bytes"] < kGiB) problems.push_back("less than 1 GiB of memory is available");
   if (const char* world = std::getenv("WORLD_SIZE"); world && std::strtol(world, nullptr, 10) > 1)
     problems.push_back(fmt::format("WORLD_SIZE is {}: this build runs one rank", world));
@@ -104,10 +110,16 @@ class DoctorCommand : public Command {
     OrderedJson report = {
         {"version", SCALEWRIGHT_VERSION},
         {"libtorch", TORCH_VERSION},
-        {"cpu", {{"cores", std::thread::hardware_concurrency()}, {"threads", at::get_num_threads()}, {"features", cpu_features()}}},
+        {"cpu",
+         {{"cores", std::thread::hardware_concurrency()},
+          {"threads", at::get_num_threads()},
+          {"features", cpu_features()}}},
         {"memory", {{"total_bytes", meminfo_bytes("MemTotal")}, {"available_bytes", meminfo_bytes("MemAvailable")}}},
         {"disk", {{"folder", std::filesystem::current_path().string()}, {"free_bytes", free_disk_bytes()}}},
-        {"device", {{"cuda", at::hasCUDA()}, {"used", context.compute.device.str()}, {"dtype", dtype_name(context.compute.dtype)}}},
+        {"device",
+         {{"cuda", at::hasCUDA()},
+          {"used", context.compute.device.str()},
+          {"dtype", dtype_name(context.compute.dtype)}}},
         {"ranks", context.mesh.size()},
         {"python", ask_python()},
     };
@@ -126,15 +138,21 @@ class DoctorCommand : public Command {
     std::string features;
     for (const auto& feature : report["cpu"]["features"]) features += " " + feature.get<std::string>();
     std::string text;
-    text += fmt::format("scalewright {} on libtorch {}\n", report["version"].get<std::string>(), report["libtorch"].get<std::string>());
-    text += fmt::format("cpu      {} cores, {} threads,{}\n", report["cpu"]["cores"].get<int>(), report["cpu"]["threads"].get<int>(), features);
-    text += fmt::format("memory   {:.1f} GiB, {:.1f} available\n", gib(report["memory"]["total_bytes"]), gib(report["memory"]["available_bytes"]));
-    text += fmt::format("disk     {:.1f} GiB free in {}\n", gib(report["disk"]["free_bytes"]), report["disk"]["folder"].get<std::string>());
-    text += fmt::format("device   {}, {} (CUDA: {})\n", report["device"]["used"].get<std::string>(), report["device"]["dtype"].get<std::string>(),
-               report["device"]["cuda"].get<bool>() ? "yes" : "no");
+    text += fmt::format("scalewright {} on libtorch {}\n", report["version"].get<std::string>(),
+                        report["libtorch"].get<std::string>());
+    text += fmt::format("cpu      {} cores, {} threads,{}\n", report["cpu"]["cores"].get<int>(),
+                        report["cpu"]["threads"].get<int>(), features);
+    text += fmt::format("memory   {:.1f} GiB, {:.1f} available\n", gib(report["memory"]["total_bytes"]),
+                        gib(report["memory"]["available_bytes"]));
+    text += fmt::format("disk     {:.1f} GiB free in {}\n", gib(report["disk"]["free_bytes"]),
+                        report["disk"]["folder"].get<std::string>());
+    text +=
+        fmt::format("device   {}, {} (CUDA: {})\n", report["device"]["used"].get<std::string>(),
+                    report["device"]["dtype"].get<std::string>(), report["device"]["cuda"].get<bool>() ? "yes" : "no");
     text += fmt::format("ranks    {}\n", report["ranks"].get<int>());
     text += "python  ";
-    for (const auto& [name, value] : report["python"].items()) text += fmt::format(" {} {}", name, value.is_string() ? value.get<std::string>() : "missing");
+    for (const auto& [name, value] : report["python"].items())
+      text += fmt::format(" {} {}", name, value.is_string() ? value.get<std::string>() : "missing");
     text += "\n";
     if (report["problems"].empty()) text += "nothing to fix\n";
     for (const auto& problem : report["problems"]) text += fmt::format("fix: {}\n", problem.get<std::string>());

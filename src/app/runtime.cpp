@@ -8,8 +8,10 @@ namespace {
 at::Device find_device(const std::string& name) {
   if (name == "cpu") return at::kCPU;
   if (!at::hasCUDA())
-    throw UserError("--device cuda: no CUDA device can be used (a CPU build of libtorch, or no driver)\n"
-                    "hint: install a CUDA build of torch (TORCH_SPEC=torch==... ./run build), or leave --device away; see `scalewright doctor`");
+    throw UserError(
+        "--device cuda: no CUDA device can be used (a CPU build of libtorch, or no driver)\n"
+        "hint: install a CUDA build of torch (TORCH_SPEC=torch==... ./run build), or leave --device away; see "
+        "`scalewright doctor`");
   return at::Device(at::kCUDA, 0);
 }
 
@@ -52,10 +54,13 @@ at::ScalarType resolve_dtype(const std::string& name, const at::Device& device) 
   return device.is_cuda() || __builtin_cpu_supports("avx512bf16") ? at::kBFloat16 : at::kFloat;
 }
 
-std::string dtype_name(at::ScalarType dtype) { return dtype == at::kDouble ? "float64" : dtype == at::kBFloat16 ? "bfloat16" : "float32"; }
+std::string dtype_name(at::ScalarType dtype) {
+  return dtype == at::kDouble ? "float64" : dtype == at::kBFloat16 ? "bfloat16" : "float32";
+}
 
 Config command_config(const CommonOptions& common) {
-  Config config = common.config.empty() ? default_config(common.overrides) : load_config(common.config, common.overrides);
+  Config config =
+      common.config.empty() ? default_config(common.overrides) : load_config(common.config, common.overrides);
   if (common.seed) {
     if (*common.seed < 0) throw UserError(fmt::format("--seed {}: must be at least 0", *common.seed));
     config.train.seed = *common.seed;

@@ -19,7 +19,8 @@ OrderedJson text_schema(const Rule& rule) {
     for (const auto& [alias, word] : choices->aliases) words.push_back(alias);
     return {{"enum", words}};
   }
-  if (const auto* pattern = std::get_if<Pattern>(&rule)) return {{"type", {"string", "integer"}}, {"pattern", "^(" + pattern->expression + ")$"}};
+  if (const auto* pattern = std::get_if<Pattern>(&rule))
+    return {{"type", {"string", "integer"}}, {"pattern", "^(" + pattern->expression + ")$"}};
   return {{"type", {"string", "null"}}};
 }
 
@@ -40,7 +41,10 @@ struct TypeSchema {
 OrderedJson key_schema(const Key& key) { return std::visit(TypeSchema{key.rule}, key.field); }
 
 OrderedJson map_schema(const std::string& doc) {
-  return {{"description", doc}, {"type", {"object", "null"}}, {"properties", OrderedJson::object()}, {"additionalProperties", false}};
+  return {{"description", doc},
+          {"type", {"object", "null"}},
+          {"properties", OrderedJson::object()},
+          {"additionalProperties", false}};
 }
 
 /// The object schema that `path` ("a.b") leads to below `root`, made on the way.
@@ -59,7 +63,8 @@ OrderedJson& map_at(OrderedJson& root, const std::string& path) {
 
 void put(OrderedJson& root, const std::string& path, OrderedJson value) {
   const auto dot = path.rfind('.');
-  map_at(root, dot == std::string::npos ? "" : path.substr(0, dot))["properties"][path.substr(dot + 1)] = std::move(value);
+  map_at(root, dot == std::string::npos ? "" : path.substr(0, dot))["properties"][path.substr(dot + 1)] =
+      std::move(value);
 }
 
 OrderedJson own_schema(const Schema& schema) {
@@ -79,7 +84,9 @@ OrderedJson own_schema(const Schema& schema) {
 OrderedJson dialect_schema(const Schema& schema) {
   OrderedJson root = map_schema("An AngelSlim MCoreQAD run, translated.");
   for (const auto& key : mcore_qad_keys()) {
-    OrderedJson entry = {{"description", key.ours.empty() ? key.doc : key.doc.empty() ? key.ours : key.ours + "; " + key.doc}};
+    OrderedJson entry = {{"description", key.ours.empty()  ? key.doc
+                                         : key.doc.empty() ? key.ours
+                                                           : key.ours + "; " + key.doc}};
     if (!key.ours.empty()) entry.update(key_schema(*schema.find(key.ours)));
     put(root, key.path, std::move(entry));
   }
@@ -112,24 +119,31 @@ std::string config_reference_markdown() {
   const Config defaults;
   std::string text =
       "# Configuration reference\n\n"
-      "Written by `scalewright config reference`; do not edit. A configuration is one YAML file; every key is optional and has the default shown.\n"
-      "`-o key.path=value` on the command line comes last. `scalewright config check FILE` tells all mistakes at once, `config show FILE` the resolved\n"
-      "values, and `config schema` prints a JSON schema for editors. Relative paths are relative to the working directory.\n";
+      "Written by `scalewright config reference`; do not edit. A configuration is one YAML file; every key is optional "
+      "and has the default shown.\n"
+      "`-o key.path=value` on the command line comes last. `scalewright config check FILE` tells all mistakes at once, "
+      "`config show FILE` the resolved\n"
+      "values, and `config schema` prints a JSON schema for editors. Relative paths are relative to the working "
+      "directory.\n";
   for (const auto& section : schema.sections()) {
     text += fmt::format("\n## {}\n\n{}\n", section.path, section.doc);
     std::string rows;
     for (const auto& key : schema.keys())
       if (key.path.substr(0, key.path.rfind('.')) == section.path)
-        rows += fmt::format("| `{}` | `{}` | {} | {} |\n", key.path.substr(key.path.rfind('.') + 1), value_yaml(key, defaults), escaped(allowed_text(key)), escaped(key.doc));
+        rows += fmt::format("| `{}` | `{}` | {} | {} |\n", key.path.substr(key.path.rfind('.') + 1),
+                            value_yaml(key, defaults), escaped(allowed_text(key)), escaped(key.doc));
     if (!rows.empty()) text += "\n| key | default | allowed | meaning |\n|---|---|---|---|\n" + rows;
   }
   text +=
       "\n## AngelSlim MCoreQAD files\n\n"
-      "A file with `compression` at the top is read as AngelSlim's and translated. It sets `quantize.numerics: mcore_qad`, `output.style: angelslim` and\n"
-      "`train.loss.tail: false`; the loss counts all tokens but padding, and assistant spans for hy_v3, as MCoreQAD does.\n\n"
+      "A file with `compression` at the top is read as AngelSlim's and translated. It sets `quantize.numerics: "
+      "mcore_qad`, `output.style: angelslim` and\n"
+      "`train.loss.tail: false`; the loss counts all tokens but padding, and assistant spans for hy_v3, as MCoreQAD "
+      "does.\n\n"
       "| AngelSlim's key | ours | remark |\n|---|---|---|\n";
   for (const auto& key : mcore_qad_keys())
-    text += fmt::format("| `{}` | {} | {} |\n", key.path, key.ours.empty() ? "no effect" : "`" + key.ours + "`", escaped(key.doc));
+    text += fmt::format("| `{}` | {} | {} |\n", key.path, key.ours.empty() ? "no effect" : "`" + key.ours + "`",
+                        escaped(key.doc));
   return text;
 }
 

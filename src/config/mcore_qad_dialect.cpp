@@ -39,14 +39,16 @@ Config peer_defaults() {
 /// The maps that the dialect has, by path.
 bool is_map_path(const std::string& path) {
   const auto& keys = mcore_qad_keys();
-  return std::any_of(keys.begin(), keys.end(), [&](const McoreQadKey& key) { return key.path.starts_with(path + "."); });
+  return std::any_of(keys.begin(), keys.end(),
+                     [&](const McoreQadKey& key) { return key.path.starts_with(path + "."); });
 }
 
 std::optional<std::string> suggestion_for(const std::string& path) {
   std::vector<std::string> names;
   for (const auto& key : mcore_qad_keys()) {
     names.push_back(key.path);
-    for (auto dot = key.path.find('.'); dot != std::string::npos; dot = key.path.find('.', dot + 1)) names.push_back(key.path.substr(0, dot));
+    for (auto dot = key.path.find('.'); dot != std::string::npos; dot = key.path.find('.', dot + 1))
+      names.push_back(key.path.substr(0, dot));
   }
   const auto leaf = [](const std::string& name) { return name.substr(name.rfind('.') + 1); };
   std::vector<std::string> leaves;
@@ -95,7 +97,8 @@ class Translation {
     const auto found = std::find_if(keys.begin(), keys.end(), [&](const McoreQadKey& key) { return key.path == path; });
     if (found == keys.end()) {
       const auto suggestion = suggestion_for(path);
-      reading_.problems.add(entry.place, fmt::format("unknown key '{}'", path) + (suggestion ? fmt::format(" (did you mean '{}'?)", *suggestion) : ""));
+      reading_.problems.add(entry.place, fmt::format("unknown key '{}'", path) +
+                                             (suggestion ? fmt::format(" (did you mean '{}'?)", *suggestion) : ""));
       return;
     }
     given_[path] = entry.value;
@@ -104,7 +107,7 @@ class Translation {
       unused_.push_back(path);
       return;
     }
-    if (entry.value.is_null()) return;   // None in the peer: its default
+    if (entry.value.is_null()) return;  // None in the peer: its default
     if (path == kBackend + "init_scales_path" && is_pickle(entry.value)) return;
     reading_.take(found->ours, entry.value, path);
   }
@@ -115,9 +118,11 @@ class Translation {
     static const std::array<std::string_view, 5> kPickles = {".pt", ".pth", ".pkl", ".pickle", ".bin"};
     if (std::find(kPickles.begin(), kPickles.end(), suffix) == kPickles.end()) return false;
     reading_.problems.add(node.place,
-                          fmt::format("{}init_scales_path: '{}' is a pickle, which can run any code when it is read; scales are read from safetensors only"
+                          fmt::format("{}init_scales_path: '{}' is a pickle, which can run any code when it is read; "
+                                      "scales are read from safetensors only"
                                       " (a run directory, checkpoint or scales_rank*.safetensors of scalewright)\n"
-                                      "hint: train with scalewright to get such a file, or leave init_scales_path away to start from min-max scales",
+                                      "hint: train with scalewright to get such a file, or leave init_scales_path away "
+                                      "to start from min-max scales",
                                       kBackend, node.text));
     return true;
   }
@@ -132,12 +137,16 @@ class Translation {
     const YamlNode& node = found->second;
     const YamlNode& name = node.items.size() == 1 ? node.items[0] : node;
     if (name.kind == YamlNode::Kind::kScalar && name.text == "MCoreQAD") return;
-    reading_.problems.add(node.place, fmt::format("compression.name: {} is not supported (allowed: MCoreQAD)\n"
-                                                  "hint: write a configuration of scalewright instead, see `scalewright config reference`", node.shown()));
+    reading_.problems.add(
+        node.place,
+        fmt::format("compression.name: {} is not supported (allowed: MCoreQAD)\n"
+                    "hint: write a configuration of scalewright instead, see `scalewright config reference`",
+                    node.shown()));
   }
 
   void check_required() {
-    if (!given_.count("model.model_path")) reading_.problems.add({file_}, "model.model_path is missing (a Hugging Face folder)");
+    if (!given_.count("model.model_path"))
+      reading_.problems.add({file_}, "model.model_path is missing (a Hugging Face folder)");
   }
 
   /// The peer masks only padding, except for hy_v3, whose samples are counted on assistant spans.
@@ -161,7 +170,8 @@ class Translation {
     if (found == given_.end()) return false;
     std::string name;
     for (const char c : found->second.text)
-      if (std::isalnum(static_cast<unsigned char>(c))) name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+      if (std::isalnum(static_cast<unsigned char>(c)))
+        name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     static const std::array<const char*, 4> kNames = {"hyv3", "hy3", "hunyuanv3", "hunyuan3"};
     return std::any_of(kNames.begin(), kNames.end(), [&](const char* known) { return name.starts_with(known); });
   }
@@ -169,12 +179,16 @@ class Translation {
   void note(const std::string& text) { reading_.config.notes.push_back(text); }
 
   void tell_differences() {
-    note("an AngelSlim MCoreQAD file: numerics mcore_qad (its eager rules, in dense and expert layers alike), its defaults for keys that are not given");
+    note(
+        "an AngelSlim MCoreQAD file: numerics mcore_qad (its eager rules, in dense and expert layers alike), its "
+        "defaults for keys that are not given");
     note("losses and gradients are divided by the global number of counted tokens; MCoreQAD averages each rank's mean");
     if (!unused_.empty()) note(fmt::format("without effect here: {}", fmt::join(unused_, ", ")));
-    if (given_.count(kBackend + "checkpoint_path")) note("no Megatron checkpoint is made or read: weights come straight from model.model_path");
-    note(reading_.config.data.loss_on == "all" ? "the loss counts all tokens but padding, as MCoreQAD does; -o data.loss_on=assistant is usually better"
-                                               : "the loss counts assistant spans with their stop token, as MCoreQAD does for hy_v3");
+    if (given_.count(kBackend + "checkpoint_path"))
+      note("no Megatron checkpoint is made or read: weights come straight from model.model_path");
+    note(reading_.config.data.loss_on == "all"
+             ? "the loss counts all tokens but padding, as MCoreQAD does; -o data.loss_on=assistant is usually better"
+             : "the loss counts assistant spans with their stop token, as MCoreQAD does for hy_v3");
     note("small data is visited again and again in a new order each time; MCoreQAD repeats it in one order");
     note("scales are written as safetensors (scales_rank*.safetensors), not as pickles");
     relaxed_rules();
@@ -185,11 +199,15 @@ class Translation {
     const auto& parallel = reading_.config.parallel;
     const int64_t seq_len = reading_.config.data.seq_len;
     if (parallel.pp > 1) note("pipeline_parallel above 1, which MCoreQAD refuses, is allowed");
-    if (parallel.tp > 1 && !parallel.sp) note("tensor_parallel without sequence_parallel, which MCoreQAD refuses, is allowed");
-    if (parallel.tp == 1 && parallel.sp) note("sequence_parallel with tensor_parallel 1, which MCoreQAD refuses, has no effect");
+    if (parallel.tp > 1 && !parallel.sp)
+      note("tensor_parallel without sequence_parallel, which MCoreQAD refuses, is allowed");
+    if (parallel.tp == 1 && parallel.sp)
+      note("sequence_parallel with tensor_parallel 1, which MCoreQAD refuses, has no effect");
     if (parallel.cp > 1 && seq_len % (2 * parallel.cp) != 0)
-      note(fmt::format("seq_len {} that is no multiple of 2 * context_parallel, which MCoreQAD refuses, is allowed", seq_len));
-    if (parallel.tp > 1 && reading_.config.train.loss.top_k > 0) note("distill_topk with tensor_parallel above 1, which MCoreQAD refuses, is allowed");
+      note(fmt::format("seq_len {} that is no multiple of 2 * context_parallel, which MCoreQAD refuses, is allowed",
+                       seq_len));
+    if (parallel.tp > 1 && reading_.config.train.loss.top_k > 0)
+      note("distill_topk with tensor_parallel above 1, which MCoreQAD refuses, is allowed");
   }
 
   std::string file_;
@@ -257,6 +275,8 @@ const std::vector<McoreQadKey>& mcore_qad_keys() {
 
 bool is_mcore_qad(const YamlNode& root) { return root.find("compression") != nullptr; }
 
-void translate_mcore_qad(const YamlNode& root, const std::string& path, Reading& reading) { Translation(path, reading).run(root); }
+void translate_mcore_qad(const YamlNode& root, const std::string& path, Reading& reading) {
+  Translation(path, reading).run(root);
+}
 
 }  // namespace scalewright

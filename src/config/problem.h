@@ -9,7 +9,7 @@ namespace scalewright {
 struct Place {
   std::string source;
   int line = 0, column = 0;
-  std::string text() const;   // "run.yaml:3:7", or "-o train.steps=x"
+  std::string text() const;  // "run.yaml:3:7", or "-o train.steps=x"
 };
 
 class Problems {

@@ -12,9 +12,10 @@ void Reading::take(const std::string& path, const YamlNode& node, const std::str
 }
 
 void Reading::take_map(const std::string& prefix, const YamlNode& node) {
-  if (node.is_null()) return;   // a section whose keys are all commented out
+  if (node.is_null()) return;  // a section whose keys are all commented out
   if (node.kind != YamlNode::Kind::kMap) {
-    problems.add(node.place, fmt::format("{}: {} is not a map of keys", prefix.empty() ? "the document" : prefix, node.shown()));
+    problems.add(node.place,
+                 fmt::format("{}: {} is not a map of keys", prefix.empty() ? "the document" : prefix, node.shown()));
     return;
   }
   for (const auto& entry : node.entries)
@@ -43,7 +44,8 @@ void Reading::take_output(const YamlNode& node) {
 
 void Reading::refuse_key(const std::string& path, const Place& place, const YamlNode& value) {
   const auto suggestion = schema.suggestion(path);
-  problems.add(place, fmt::format("unknown key '{}'", path) + (suggestion ? fmt::format(" (did you mean '{}'?)", *suggestion) : ""));
+  problems.add(place, fmt::format("unknown key '{}'", path) +
+                          (suggestion ? fmt::format(" (did you mean '{}'?)", *suggestion) : ""));
   // A section under a misspelt name still has its keys checked, so that they are not found wrong only afterwards.
   if (suggestion && schema.is_section(*suggestion) && value.kind == YamlNode::Kind::kMap) take_map(*suggestion, value);
 }
@@ -59,7 +61,7 @@ void Reading::take_override(const std::string& text) {
   YamlNode value;
   const Key* key = schema.find(path);
   if (key && std::holds_alternative<Accessor<std::string>>(key->field)) {
-    value.kind = YamlNode::Kind::kScalar;   // taken as typed: a path may hold YAML's own characters
+    value.kind = YamlNode::Kind::kScalar;  // taken as typed: a path may hold YAML's own characters
     value.text = text.substr(equals + 1);
   } else {
     value = parse_yaml(text.substr(equals + 1), place.source, problems);

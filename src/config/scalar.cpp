@@ -108,7 +108,8 @@ std::string string_text(const std::string& value) {
   std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
   const bool word = std::find(kWords.begin(), kWords.end(), lower) != kWords.end();
   const bool plain = !value.empty() && (std::isalpha(static_cast<unsigned char>(value[0])) || value[0] == '/') &&
-                     value.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-") == std::string::npos;
+                     value.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-") ==
+                         std::string::npos;
   if (plain && !word) return value;
   // A JSON string is a YAML string: the same escapes.
   return nlohmann::json(value).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);

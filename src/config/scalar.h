@@ -1,5 +1,5 @@
-// What the text of a YAML scalar means. Stricter than YAML 1.1, where 010 is 8, 1:30 is 90, `no` is false and 0x10 is 16: whatever
-// two readers could take for two values is refused with the way to write it.
+// What the text of a YAML scalar means. Stricter than YAML 1.1, where 010 is 8, 1:30 is 90, `no` is false and 0x10 is
+// 16: whatever two readers could take for two values is refused with the way to write it.
 #pragma once
 #include <optional>
 #include <string>

@@ -78,7 +78,8 @@ struct Setter {
   }
 
   bool operator()(const PairAccessor& access) const {
-    if (node.kind != YamlNode::Kind::kSequence || node.items.size() != 2) return refuse(node.shown() + " is not a list of two numbers");
+    if (node.kind != YamlNode::Kind::kSequence || node.items.size() != 2)
+      return refuse(node.shown() + " is not a list of two numbers");
     const auto first = number(node.items[0]);
     const auto second = number(node.items[1]);
     if (!first || !second) return false;
@@ -128,7 +129,8 @@ struct Setter {
 };
 
 std::string type_text(const Field& field) {
-  static const std::array<const char*, 6> kNames = {"true or false", "whole number", "number", "text", "list of texts, or one", "list of two numbers"};
+  static const std::array<const char*, 6> kNames = {"true or false", "whole number",          "number",
+                                                    "text",          "list of texts, or one", "list of two numbers"};
   return kNames[field.index()];
 }
 
@@ -141,7 +143,8 @@ bool Range::contains(double value) const {
 std::string Range::text() const {
   std::string text;
   if (std::isfinite(low)) text = fmt::format("{} {}", low_open ? "above" : "at least", low);
-  if (std::isfinite(high)) text += fmt::format("{}{} {}", text.empty() ? "" : " and ", high_open ? "below" : "at most", high);
+  if (std::isfinite(high))
+    text += fmt::format("{}{} {}", text.empty() ? "" : " and ", high_open ? "below" : "at most", high);
   return text;
 }
 
@@ -166,7 +169,9 @@ std::optional<std::string> Schema::suggestion(const std::string& path) const {
     return parent_of(path).empty() ? *near : std::string(parent_of(path)) + "." + *near;
   std::optional<std::string> same_leaf;
   for (const auto& key : keys_)
-    if (leaf_of(key.path) == leaf_of(path) && (!same_leaf || edit_distance(key.path, path) < edit_distance(*same_leaf, path))) same_leaf = key.path;
+    if (leaf_of(key.path) == leaf_of(path) &&
+        (!same_leaf || edit_distance(key.path, path) < edit_distance(*same_leaf, path)))
+      same_leaf = key.path;
   return same_leaf ? same_leaf : nearest(path, all);
 }
 

@@ -31,7 +31,7 @@ struct Range {
   double high = std::numeric_limits<double>::infinity();
   bool low_open = false, high_open = false;
   bool contains(double value) const;
-  std::string text() const;   // "at least 1", "above 0 and below 1", ...
+  std::string text() const;  // "at least 1", "above 0 and below 1", ...
 };
 /// One of a few words; `aliases` are other spellings of them.
 struct Choices {
@@ -40,13 +40,13 @@ struct Choices {
 };
 /// Words with a regular form, described in `allowed`.
 struct Pattern {
-  std::string expression;   // ECMAScript, for the whole text
+  std::string expression;  // ECMAScript, for the whole text
   std::string allowed;
 };
 using Rule = std::variant<Anything, Range, Choices, Pattern>;
 
 struct Key {
-  std::string path;    // "train.loss.top_k"
+  std::string path;  // "train.loss.top_k"
   Field field;
   Rule rule;
   std::string doc;
@@ -54,7 +54,7 @@ struct Key {
 
 /// The section's own line in the reference, in the order of the file.
 struct Section {
-  std::string path;    // "train", "train.loss"
+  std::string path;  // "train", "train.loss"
   std::string doc;
 };
 
@@ -74,8 +74,8 @@ class Schema {
   std::vector<Section> sections_;
 };
 
-/// Reads `node` into the key's place in `config`; what does not fit is added to `problems` under the name `shown` (a key of ours,
-/// or of the dialect the file is written in). Returns whether the value was taken.
+/// Reads `node` into the key's place in `config`; what does not fit is added to `problems` under the name `shown` (a
+/// key of ours, or of the dialect the file is written in). Returns whether the value was taken.
 bool set_value(const Key& key, const YamlNode& node, const std::string& shown, Config& config, Problems& problems);
 
 /// The value as JSON: as written by dump_config and `config show --json`.

@@ -21,10 +21,14 @@ const YamlNode* YamlNode::find(std::string_view key) const {
 
 std::string YamlNode::shown() const {
   switch (kind) {
-    case Kind::kNull: return "no value";
-    case Kind::kSequence: return fmt::format("a list of {}", items.size());
-    case Kind::kMap: return "a map of keys";
-    case Kind::kScalar: break;
+    case Kind::kNull:
+      return "no value";
+    case Kind::kSequence:
+      return fmt::format("a list of {}", items.size());
+    case Kind::kMap:
+      return "a map of keys";
+    case Kind::kScalar:
+      break;
   }
   return quoted ? fmt::format("\"{}\"", text) : fmt::format("'{}'", text);
 }
@@ -55,7 +59,9 @@ class TreeBuilder : public YAML::EventHandler {
 
   void OnDocumentStart(const YAML::Mark&) override {}
   void OnDocumentEnd() override {}
-  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override { leaf(node_at(mark, YamlNode::Kind::kNull), anchor); }
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    leaf(node_at(mark, YamlNode::Kind::kNull), anchor);
+  }
 
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     const auto found = anchors_.find(anchor);
@@ -68,7 +74,8 @@ class TreeBuilder : public YAML::EventHandler {
     accept(std::move(copy));
   }
 
-  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, const std::string& value) override {
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& value) override {
     if (tag != "?" && tag != "!" && !tag.empty()) fail(mark, fmt::format("the tag '{}' has no meaning here", tag));
     YamlNode node = node_at(mark, YamlNode::Kind::kScalar);
     node.text = value;
@@ -76,11 +83,13 @@ class TreeBuilder : public YAML::EventHandler {
     leaf(std::move(node), anchor);
   }
 
-  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor, YAML::EmitterStyle::value) override {
+  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
     open(node_at(mark, YamlNode::Kind::kSequence), anchor, mark);
   }
   void OnSequenceEnd() override { close(); }
-  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor, YAML::EmitterStyle::value) override {
+  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
     open(node_at(mark, YamlNode::Kind::kMap), anchor, mark);
   }
   void OnMapEnd() override { close(); }
@@ -154,7 +163,8 @@ class TreeBuilder : public YAML::EventHandler {
     if (value.is_null()) value.place = entry.place;
     for (const auto& other : parent.node.entries) {
       if (other.key != entry.key) continue;
-      problems_.add(entry.place, fmt::format("key '{}' is given twice (first at line {})", entry.key, other.place.line));
+      problems_.add(entry.place,
+                    fmt::format("key '{}' is given twice (first at line {})", entry.key, other.place.line));
       return;
     }
     entry.value = std::move(value);
@@ -188,7 +198,8 @@ std::optional<int> tab_near(std::string_view text, int number) {
 
 YamlNode parse_yaml(std::string_view text, const std::string& name, Problems& problems, const YamlLimits& limits) {
   if (text.size() > limits.max_bytes)
-    throw UserError(fmt::format("{}: {} bytes, more than the {} that a configuration may have", name, text.size(), limits.max_bytes));
+    throw UserError(fmt::format("{}: {} bytes, more than the {} that a configuration may have", name, text.size(),
+                                limits.max_bytes));
   if (text.find('\0') != std::string_view::npos) throw UserError(name + ": not a text file (it holds a zero byte)");
   TreeBuilder builder(name, problems, limits);
   try {
@@ -204,7 +215,8 @@ YamlNode parse_yaml(std::string_view text, const std::string& name, Problems& pr
   } catch (const YAML::Exception& error) {
     const int line = error.mark.line + 1;
     if (const auto tab = tab_near(text, line))
-      throw UserError(fmt::format("{}:{}:1: YAML cannot be indented with tabs\nhint: replace the tab with spaces", name, *tab));
+      throw UserError(
+          fmt::format("{}:{}:1: YAML cannot be indented with tabs\nhint: replace the tab with spaces", name, *tab));
     throw UserError(fmt::format("{}:{}:{}: not YAML: {}", name, line, error.mark.column + 1, error.msg));
   }
 }

@@ -1,5 +1,5 @@
-// YAML as a tree of our own that knows where each value stands: yaml-cpp's events, with the guards that it lacks (size, depth,
-// duplicate keys, aliases that multiply). Scalars stay text; scalar.h says what a text means.
+// YAML as a tree of our own that knows where each value stands: yaml-cpp's events, with the guards that it lacks (size,
+// depth, duplicate keys, aliases that multiply). Scalars stay text; scalar.h says what a text means.
 #pragma once
 #include <string>
 #include <string_view>
@@ -15,11 +15,11 @@ struct YamlNode {
   struct Entry;
 
   Kind kind = Kind::kNull;
-  Place place;                     // of the value; of the key for a null value
-  std::string text;                // of a scalar
-  bool quoted = false;             // "..." or '...': always a string
-  std::vector<YamlNode> items;     // of a sequence
-  std::vector<Entry> entries;      // of a map, in the order of the file, keys unique
+  Place place;                  // of the value; of the key for a null value
+  std::string text;             // of a scalar
+  bool quoted = false;          // "..." or '...': always a string
+  std::vector<YamlNode> items;  // of a sequence
+  std::vector<Entry> entries;   // of a map, in the order of the file, keys unique
 
   bool is_null() const { return kind == Kind::kNull; }
   /// The value of `key`, or nullptr.
@@ -40,8 +40,8 @@ struct YamlLimits {
   std::size_t max_nodes = 20000;  // after aliases are expanded
 };
 
-/// Parses one document. Duplicate keys are added to `problems` (the first value stays); what is no YAML, or beyond the limits,
-/// throws UserError with file:line:column. `name` is what messages call the text. An empty text is a null node.
+/// Parses one document. Duplicate keys are added to `problems` (the first value stays); what is no YAML, or beyond the
+/// limits, throws UserError with file:line:column. `name` is what messages call the text. An empty text is a null node.
 YamlNode parse_yaml(std::string_view text, const std::string& name, Problems& problems, const YamlLimits& limits = {});
 
 /// Reads and parses a file. Throws UserError naming it when it is missing, a folder, or unreadable.

@@ -66,7 +66,8 @@ TEST(Config, AliasesCopyTheirValue) {
 
 TEST(Config, OverridesComeLastAndPathsAreTakenAsTyped) {
   const ConfigFile file("train: {steps: 5}\nmodel: {path: a}\n");
-  const Config config = file.load({"train.steps=7", "model.path=/x/{y}: #1", "data.train=[a, b]", "train.betas=[0.5, 0.6]", "train.loss={top_k: 3}"});
+  const Config config = file.load({"train.steps=7", "model.path=/x/{y}: #1", "data.train=[a, b]",
+                                   "train.betas=[0.5, 0.6]", "train.loss={top_k: 3}"});
   EXPECT_EQ(config.train.steps, 7);
   EXPECT_EQ(config.model.path, "/x/{y}: #1");
   EXPECT_EQ(config.data.train, (std::vector<std::string>{"a", "b"}));
@@ -75,7 +76,8 @@ TEST(Config, OverridesComeLastAndPathsAreTakenAsTyped) {
 }
 
 TEST(Config, AnOverrideMendsAWrongRuleOfTheFile) {
-  EXPECT_EQ(ConfigFile("train: {micro_batch: 8, global_batch: 12}\n").load({"train.global_batch=16"}).train.global_batch, 16);
+  EXPECT_EQ(
+      ConfigFile("train: {micro_batch: 8, global_batch: 12}\n").load({"train.global_batch=16"}).train.global_batch, 16);
 }
 
 /// Values of a key that are not its default: what a round trip must carry.
@@ -84,14 +86,22 @@ struct OtherValues {
   std::vector<std::string> operator()(const Accessor<bool>&) const { return {"true", "false"}; }
   std::vector<std::string> operator()(const Accessor<int64_t>&) const {
     const auto* range = std::get_if<Range>(&key.rule);
-    return {range && std::isfinite(range->high) ? "7" : "9007199254740993", "3"};   // 2^53 + 1: no double has it
+    return {range && std::isfinite(range->high) ? "7" : "9007199254740993", "3"};  // 2^53 + 1: no double has it
   }
   std::vector<std::string> operator()(const Accessor<double>&) const { return {"0.1", "0.30000000000000004", "1e-9"}; }
   std::vector<std::string> operator()(const Accessor<std::string>&) const {
     if (const auto* choices = std::get_if<Choices>(&key.rule)) return choices->words;
     if (key.path == "train.resume") return {"never", "12"};
     if (key.path == "export.shard_size") return {"1.5GiB", "800 MB"};
-    return {"plain", "\"true\"", "\"010\"", "\"a: b # c\"", "\"quote \\\" back \\\\ tab \\t newline \\n\"", "\"\\u00e4\\u20ac\"", "\"~\"", "\"- x\"", "\"\""};
+    return {"plain",
+            "\"true\"",
+            "\"010\"",
+            "\"a: b # c\"",
+            "\"quote \\\" back \\\\ tab \\t newline \\n\"",
+            "\"\\u00e4\\u20ac\"",
+            "\"~\"",
+            "\"- x\"",
+            "\"\""};
   }
   std::vector<std::string> operator()(const Accessor<std::vector<std::string>>&) const {
     return {"[]", "[a]", "[\"a, b\", \"*x\", \"null\", \"1\"]"};
@@ -118,7 +128,8 @@ TEST(Config, EveryValueOfEveryKeySurvivesDumpAndLoad) {
       // Without the rules between keys, which other tests look at: a value is set alone here.
       Problems problems;
       Config config;
-      ASSERT_TRUE(set_value(key, parse_yaml(value, "value", problems), key.path, config, problems)) << key.path << " " << value;
+      ASSERT_TRUE(set_value(key, parse_yaml(value, "value", problems), key.path, config, problems))
+          << key.path << " " << value;
       const YamlNode dumped = parse_yaml(dump_config(config), "dump", problems);
       const YamlNode* node = &dumped;
       for (std::size_t begin = 0; begin < key.path.size();) {
@@ -151,7 +162,8 @@ TEST(Config, TheSchemaCoversEveryKeyOnce) {
     // Setting a key's default to itself must be allowed, and a file may hold it.
     Problems problems;
     Config config;
-    EXPECT_TRUE(set_value(key, parse_yaml(value_yaml(key, Config{}), "default", problems), key.path, config, problems)) << key.path;
+    EXPECT_TRUE(set_value(key, parse_yaml(value_yaml(key, Config{}), "default", problems), key.path, config, problems))
+        << key.path;
   }
   EXPECT_EQ(ConfigFile(nested("train.loss.type", "rkl")).load().train.loss.type, "rkl");
 }
@@ -159,7 +171,8 @@ TEST(Config, TheSchemaCoversEveryKeyOnce) {
 TEST(Config, JsonSchemaKnowsKeysBoundsAndBothDialects) {
   const auto schema = nlohmann::json::parse(config_json_schema());
   const auto& own = schema["$defs"]["scalewright"]["properties"];
-  EXPECT_EQ(own["train"]["properties"]["loss"]["properties"]["type"]["enum"], (std::vector<std::string>{"fkl", "rkl", "cakld", "jsd", "kl"}));
+  EXPECT_EQ(own["train"]["properties"]["loss"]["properties"]["type"]["enum"],
+            (std::vector<std::string>{"fkl", "rkl", "cakld", "jsd", "kl"}));
   EXPECT_EQ(own["train"]["properties"]["lr"]["exclusiveMinimum"], 0);
   EXPECT_EQ(own["train"]["additionalProperties"], false);
   const auto& peer = schema["$defs"]["mcore_qad"]["properties"]["compression"]["properties"]["MCoreQAD"]["properties"];

@@ -20,24 +20,28 @@ TEST(ConfigErrors, AreToldAllAtOnceInFileOrderWithSuggestions) {
       "quantize:\n"
       "  recompute: true\n"
       "  format: nvfp5\n");
-  EXPECT_EQ(file.errors(), (Lines{
-                               "run.yaml:1:1: unknown key 'trian' (did you mean 'train'?)",
-                               "run.yaml:4:3: unknown key 'train.stpes' (did you mean 'train.steps'?)",
-                               "run.yaml:5:7: train.lr: 'fast' is not a finite number (allowed: number, above 0)",
-                               "run.yaml:6:13: train.schedule: 'cosin' is not allowed, did you mean 'cosine'? (allowed: constant, linear, cosine, wsd)",
-                               "run.yaml:7:16: train.micro_batch: 0 is out of range (allowed: whole number, at least 1)",
-                               "run.yaml:9:3: unknown key 'quantize.recompute' (did you mean 'train.recompute'?)",
-                               "run.yaml:10:11: quantize.format: 'nvfp5' is not allowed, did you mean 'nvfp4'? (allowed: nvfp4, nvfp4a16, w4a16, w8a8, fp8, w4afp8)",
-                           }));
+  EXPECT_EQ(file.errors(),
+            (Lines{
+                "run.yaml:1:1: unknown key 'trian' (did you mean 'train'?)",
+                "run.yaml:4:3: unknown key 'train.stpes' (did you mean 'train.steps'?)",
+                "run.yaml:5:7: train.lr: 'fast' is not a finite number (allowed: number, above 0)",
+                "run.yaml:6:13: train.schedule: 'cosin' is not allowed, did you mean 'cosine'? (allowed: constant, "
+                "linear, cosine, wsd)",
+                "run.yaml:7:16: train.micro_batch: 0 is out of range (allowed: whole number, at least 1)",
+                "run.yaml:9:3: unknown key 'quantize.recompute' (did you mean 'train.recompute'?)",
+                "run.yaml:10:11: quantize.format: 'nvfp5' is not allowed, did you mean 'nvfp4'? (allowed: nvfp4, "
+                "nvfp4a16, w4a16, w8a8, fp8, w4afp8)",
+            }));
 }
 
 TEST(ConfigErrors, KeysUnderAMisspeltSectionAreCheckedToo) {
   const ConfigFile file("trian:\n  steps: none\n  lrr: 1\n");
-  EXPECT_EQ(file.errors(), (Lines{
-                               "run.yaml:1:1: unknown key 'trian' (did you mean 'train'?)",
-                               "run.yaml:2:10: train.steps: 'none' is not a whole number (allowed: whole number, at least 1)",
-                               "run.yaml:3:3: unknown key 'train.lrr' (did you mean 'train.lr'?)",
-                           }));
+  EXPECT_EQ(file.errors(),
+            (Lines{
+                "run.yaml:1:1: unknown key 'trian' (did you mean 'train'?)",
+                "run.yaml:2:10: train.steps: 'none' is not a whole number (allowed: whole number, at least 1)",
+                "run.yaml:3:3: unknown key 'train.lrr' (did you mean 'train.lr'?)",
+            }));
 }
 
 TEST(ConfigErrors, DuplicateKeysAreRefusedAtEveryDepth) {
@@ -55,9 +59,11 @@ std::string steps_error(const std::string& value) {
 }
 
 TEST(ConfigErrors, AmbiguousNumbersAreRefusedWithTheWayToWriteThem) {
-  EXPECT_NE(steps_error("010").find("'010' is octal to some readers and decimal to others; write 10"), std::string::npos);
+  EXPECT_NE(steps_error("010").find("'010' is octal to some readers and decimal to others; write 10"),
+            std::string::npos);
   EXPECT_NE(steps_error("-007").find("write 7"), std::string::npos);
-  for (const char* value : {"0x10", "0b11", "0o17", "1_000", "1:30", "yes", ".inf", "nan", "1e400", "1.5", "1e30", "\"10\"", "[10]", "{a: 1}", "''"})
+  for (const char* value : {"0x10", "0b11", "0o17", "1_000", "1:30", "yes", ".inf", "nan", "1e400", "1.5", "1e30",
+                            "\"10\"", "[10]", "{a: 1}", "''"})
     EXPECT_NE(steps_error(value), "") << value;
   for (const char* value : {"1", "+7", "1e5", "2.0"}) EXPECT_EQ(steps_error(value), "") << value;
 }
@@ -69,9 +75,11 @@ TEST(ConfigErrors, BooleansAreTrueAndFalseOnly) {
 }
 
 TEST(ConfigErrors, NumbersKeepTheirRange) {
-  for (const char* text : {"train: {lr: 0}", "train: {lr: -1e-3}", "train: {betas: [0.9, 1.0]}", "train: {betas: [0.9]}", "train: {betas: 0.9}",
-                           "data: {seq_len: 1}", "data: {validation_fraction: 1.0}", "policy: {min_gap: 2}", "train: {resume: sometimes}",
-                           "train: {resume: 010}", "export: {shard_size: big}", "parallel: {tp: 0}", "train: {steps: 99999999999999999999}"})
+  for (const char* text :
+       {"train: {lr: 0}", "train: {lr: -1e-3}", "train: {betas: [0.9, 1.0]}", "train: {betas: [0.9]}",
+        "train: {betas: 0.9}", "data: {seq_len: 1}", "data: {validation_fraction: 1.0}", "policy: {min_gap: 2}",
+        "train: {resume: sometimes}", "train: {resume: 010}", "export: {shard_size: big}", "parallel: {tp: 0}",
+        "train: {steps: 99999999999999999999}"})
     EXPECT_EQ(ConfigFile(std::string(text) + "\n").errors().size(), 1u) << text;
 }
 
@@ -105,7 +113,8 @@ TEST(ConfigErrors, WhatIsNoYamlNamesTheLine) {
   EXPECT_EQ(ConfigFile("train:\n\tsteps: 5\n").errors()[0], "run.yaml:2:1: YAML cannot be indented with tabs");
   EXPECT_EQ(ConfigFile("train:\n  steps: [1\nmodel: 2\n").errors()[0].substr(0, 11), "run.yaml:3:");
   EXPECT_NE(ConfigFile("- a\n- b\n").errors()[0].find("a list of 2 is not a map of keys"), std::string::npos);
-  EXPECT_NE(ConfigFile("train: {steps: 1}\n---\ntrain: {steps: 2}\n").errors()[0].find("second YAML document"), std::string::npos);
+  EXPECT_NE(ConfigFile("train: {steps: 1}\n---\ntrain: {steps: 2}\n").errors()[0].find("second YAML document"),
+            std::string::npos);
   EXPECT_NE(ConfigFile("train: {steps: !!int 5}\n").errors()[0].find("tag"), std::string::npos);
 }
 
@@ -144,7 +153,8 @@ TEST(ConfigErrors, OverridesAreNamedAsTyped) {
                 "-o train.stpes=5: unknown key 'train.stpes' (did you mean 'train.steps'?)",
                 "-o train.lr=0: train.lr: 0 is out of range (allowed: number, above 0)",
                 "-o nothing: an override is key.path=value, for example -o train.steps=100",
-                "-o train.loss.type=fkll: train.loss.type: 'fkll' is not allowed, did you mean 'fkl'? (allowed: fkl, rkl, cakld, jsd)",
+                "-o train.loss.type=fkll: train.loss.type: 'fkll' is not allowed, did you mean 'fkl'? (allowed: fkl, "
+                "rkl, cakld, jsd)",
             }));
 }
 

@@ -11,7 +11,8 @@ namespace {
 
 /// A file with what it must have, and `backend` as the lines of compression.MCoreQAD (each indented by four).
 std::string file_with(const std::string& backend, const std::string& name = "Qwen", const std::string& rest = "") {
-  return "global:\n  save_path: out\nmodel:\n  name: " + name + "\n  model_path: some/model\ncompression:\n  name: MCoreQAD\n  MCoreQAD:\n    checkpoint_path: ckpt\n" +
+  return "global:\n  save_path: out\nmodel:\n  name: " + name +
+         "\n  model_path: some/model\ncompression:\n  name: MCoreQAD\n  MCoreQAD:\n    checkpoint_path: ckpt\n" +
          backend + rest;
 }
 
@@ -37,7 +38,8 @@ TEST(McoreQad, EveryKeyOfTheDocumentIsTranslated) {
                             "    train_iters: 77\n"
                             "    recompute: false\n"
                             "    save_every: 11\n"
-                            "    parallel: {tensor_parallel: 2, pipeline_parallel: 1, expert_parallel: 8, context_parallel: 4, sequence_parallel: true}\n"
+                            "    parallel: {tensor_parallel: 2, pipeline_parallel: 1, expert_parallel: 8, "
+                            "context_parallel: 4, sequence_parallel: true}\n"
                             "    optim: {lr: 1e-4, weight_decay: 0.1, betas: [0.8, 0.9], grad_clip: 0.5}\n"
                             "dataset: {name: TextDataset, data_path: d.jsonl}\n")
                             .load();
@@ -97,8 +99,10 @@ TEST(McoreQad, NullsAreDefaultsAndTheNameMayBeAList) {
 }
 
 TEST(McoreQad, HyV3CountsAssistantSpans) {
-  for (const char* name : {"hy_v3", "HYV3", "Hy3", "HunYuan-3"}) EXPECT_EQ(ConfigFile(file_with("", name)).load().data.loss_on, "assistant") << name;
-  for (const char* name : {"Qwen", "qwen3_moe"}) EXPECT_EQ(ConfigFile(file_with("", name)).load().data.loss_on, "all") << name;
+  for (const char* name : {"hy_v3", "HYV3", "Hy3", "HunYuan-3"})
+    EXPECT_EQ(ConfigFile(file_with("", name)).load().data.loss_on, "assistant") << name;
+  for (const char* name : {"Qwen", "qwen3_moe"})
+    EXPECT_EQ(ConfigFile(file_with("", name)).load().data.loss_on, "all") << name;
 }
 
 TEST(McoreQad, TheModelsOwnTypeBeatsTheName) {
@@ -112,9 +116,14 @@ TEST(McoreQad, TheModelsOwnTypeBeatsTheName) {
 }
 
 TEST(McoreQad, ErrorsUseTheFilesOwnNames) {
-  const auto errors = ConfigFile(file_with("    train_itres: 5\n    lm_weight: much\n    optim: {betas: [0.9], learning_rate: 1}\n    format: nvfp5\n", "Qwen", "datasets:\n  name: x\n")).errors();
+  const auto errors = ConfigFile(file_with("    train_itres: 5\n    lm_weight: much\n    optim: {betas: [0.9], "
+                                           "learning_rate: 1}\n    format: nvfp5\n",
+                                           "Qwen", "datasets:\n  name: x\n"))
+                          .errors();
   ASSERT_EQ(errors.size(), 6u);
-  EXPECT_EQ(errors[0], "run.yaml:10:5: unknown key 'compression.MCoreQAD.train_itres' (did you mean 'compression.MCoreQAD.train_iters'?)");
+  EXPECT_EQ(errors[0],
+            "run.yaml:10:5: unknown key 'compression.MCoreQAD.train_itres' (did you mean "
+            "'compression.MCoreQAD.train_iters'?)");
   EXPECT_NE(errors[1].find("run.yaml:11:16: compression.MCoreQAD.lm_weight: 'much'"), std::string::npos);
   EXPECT_NE(errors[2].find("run.yaml:12:20: compression.MCoreQAD.optim.betas"), std::string::npos);
   EXPECT_NE(errors[3].find("unknown key 'compression.MCoreQAD.optim.learning_rate'"), std::string::npos);
@@ -126,8 +135,13 @@ TEST(McoreQad, OtherCompressionsAndMissingModelsAreRefused) {
   std::string other = file_with("");
   other.replace(other.find("name: MCoreQAD"), 14, "name: [MCoreQAD, PTQ]");
   EXPECT_NE(ConfigFile(other).errors().at(0).find("allowed: MCoreQAD"), std::string::npos);
-  EXPECT_NE(ConfigFile("compression: {MCoreQAD: {}}\nmodel: {model_path: m}\n").errors().at(0).find("compression.name is missing"), std::string::npos);
-  EXPECT_NE(ConfigFile("compression: {name: MCoreQAD}\n").errors().at(0).find("model.model_path is missing"), std::string::npos);
+  EXPECT_NE(ConfigFile("compression: {MCoreQAD: {}}\nmodel: {model_path: m}\n")
+                .errors()
+                .at(0)
+                .find("compression.name is missing"),
+            std::string::npos);
+  EXPECT_NE(ConfigFile("compression: {name: MCoreQAD}\n").errors().at(0).find("model.model_path is missing"),
+            std::string::npos);
 }
 
 TEST(McoreQad, APickleOfScalesIsRefusedWithTheReason) {
@@ -137,23 +151,26 @@ TEST(McoreQad, APickleOfScalesIsRefusedWithTheReason) {
     EXPECT_NE(errors[0].find("pickle"), std::string::npos);
     EXPECT_EQ(errors[1].substr(0, 5), "hint:");
   }
-  EXPECT_EQ(ConfigFile(file_with("    init_scales_path: scales_rank0.safetensors\n")).load().quantize.init_scales, "scales_rank0.safetensors");
+  EXPECT_EQ(ConfigFile(file_with("    init_scales_path: scales_rank0.safetensors\n")).load().quantize.init_scales,
+            "scales_rank0.safetensors");
 }
 
 int notes_about(const Config& config, const std::string& word) {
-  return static_cast<int>(std::count_if(config.notes.begin(), config.notes.end(), [&](const std::string& note) { return note.find(word) != std::string::npos; }));
+  return static_cast<int>(std::count_if(config.notes.begin(), config.notes.end(),
+                                        [&](const std::string& note) { return note.find(word) != std::string::npos; }));
 }
 
 TEST(McoreQad, WhatThePeerRefusesIsNotedOnce) {
-  const Config config = ConfigFile(file_with("    seq_len: 100\n    distill_topk: 8\n    parallel: {tensor_parallel: 2, pipeline_parallel: 2, context_parallel: 8}\n")).load();
-  for (const char* word : {"pipeline_parallel above 1", "tensor_parallel without sequence_parallel", "seq_len 100", "distill_topk with tensor_parallel"})
+  const Config config = ConfigFile(file_with("    seq_len: 100\n    distill_topk: 8\n    parallel: {tensor_parallel: "
+                                             "2, pipeline_parallel: 2, context_parallel: 8}\n"))
+                            .load();
+  for (const char* word : {"pipeline_parallel above 1", "tensor_parallel without sequence_parallel", "seq_len 100",
+                           "distill_topk with tensor_parallel"})
     EXPECT_EQ(notes_about(config, word), 1) << word;
   EXPECT_EQ(notes_about(ConfigFile(file_with("")).load(), "refuses"), 0);
 }
 
-TEST(McoreQad, OverridesUseOurKeys) {
-  EXPECT_EQ(ConfigFile(file_with("")).load({"train.steps=3"}).train.steps, 3);
-}
+TEST(McoreQad, OverridesUseOurKeys) { EXPECT_EQ(ConfigFile(file_with("")).load({"train.steps=3"}).train.steps, 3); }
 
 TEST(McoreQad, ItsDumpIsAFileOfOursWithTheSameValues) {
   const Config config = ConfigFile(file_with("    seq_len: 100\n")).load();
