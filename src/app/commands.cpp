@@ -8,6 +8,7 @@ std::unique_ptr<Command> make_train_command();
 std::unique_ptr<Command> make_eval_command();
 std::unique_ptr<Command> make_compare_command();
 std::unique_ptr<Command> make_generate_command();
+std::unique_ptr<Command> make_prepare_command();
 std::unique_ptr<Command> make_inspect_command();
 std::unique_ptr<Command> make_config_command();
 std::unique_ptr<Command> make_doctor_command();
@@ -19,6 +20,7 @@ std::vector<std::unique_ptr<Command>> all_commands() {
   commands.push_back(make_eval_command());
   commands.push_back(make_compare_command());
   commands.push_back(make_generate_command());
+  commands.push_back(make_prepare_command());
   commands.push_back(make_inspect_command());
   commands.push_back(make_config_command());
   commands.push_back(make_doctor_command());

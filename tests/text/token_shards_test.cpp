@@ -104,7 +104,7 @@ TEST_F(TokenShardsFolder, RefuseOffsetsThatLeadOutside) {
   // A shard that agrees with its manifest but whose offsets would read beyond the tokens.
   TokenShardWriter writer(folder_);
   writer.add_row({{{1, 2, 3}, {1, 1, 1}, 0}});
-  writer.finish({});
+  writer.finish({{"made_by", "a test"}});
   const std::filesystem::path shard = folder_ / "shard_00000.safetensors";
   auto tensors = load_tensors(shard);
   std::map<std::string, at::Tensor> changed;
