@@ -2,7 +2,7 @@
 #pragma once
 #include <gtest/gtest.h>
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <filesystem>
 #include <map>

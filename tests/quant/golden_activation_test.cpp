@@ -1,4 +1,6 @@
 // Activation quantizers against AngelSlim: values, straight-through gradients, and the experts' learned globals.
+#include <torch/csrc/autograd/autograd.h>
+
 #include "golden.h"
 #include "quant/activation_quantizer.h"
 
