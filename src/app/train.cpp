@@ -79,6 +79,7 @@ ExitCode TrainCommand::run(Context& context) {
   const RunIdentity identity = session_identity(session, rows, context.compute);
   if (resumed) check_checkpoint(session, identity, *resumed);
   const std::unique_ptr<Decoder> decoder = open_session_decoder(session, context, *rows.train, resumed.has_value());
+  std::filesystem::create_directories(session.run);
   write_file_atomic(session.run / "config.yaml", dump_config(session.config));
   context.log.add_file((session.run / "log.txt").string());
 

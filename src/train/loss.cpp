@@ -1,4 +1,5 @@
 #include "train/loss.h"
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "base/error.h"
 #include "base/near.h"
@@ -38,7 +39,8 @@ void add_token(LossSums& sums, const TokenLoss& token) {
 }
 
 at::Tensor logits_of(const Problem& problem, const at::Tensor& hidden_TH, const at::Tensor& rows, const at::Tensor& head_VH) {
-  return matmul_nt(problem.compute, hidden_TH.index_select(0, rows), head_VH).to(problem.compute.accurate()).contiguous();
+  // The token kernel runs on the CPU; another device's logits travel there, chunk by chunk.
+  return matmul_nt(problem.compute, hidden_TH.index_select(0, rows), head_VH).to(at::kCPU, problem.compute.accurate()).contiguous();
 }
 
 /// Three products over the head a chunk (four when the head itself is trained); nothing of [T,V] outlives its chunk.
@@ -49,7 +51,7 @@ Result run(const Problem& problem, const at::Tensor& student_TH, const at::Tenso
   if (problem.want_head) result.d_head_VH = at::zeros_like(head_student_VH, problem.compute.accurate_options());
 
   const at::Tensor rows = problem.labels_T.ne(kIgnored).nonzero().flatten();
-  const at::Tensor labels = problem.labels_T.index_select(0, rows).contiguous();
+  const at::Tensor labels = problem.labels_T.index_select(0, rows).cpu().contiguous();
   const std::span<const int64_t> all_labels(labels.const_data_ptr<int64_t>(), labels.numel());
   const int64_t vocabulary = head_student_VH.size(0);
   for (const int64_t label : all_labels) SW_CHECK(label >= 0 && label < vocabulary, "label {} of a vocabulary of {}", label, vocabulary);
@@ -65,7 +67,7 @@ Result run(const Problem& problem, const at::Tensor& student_TH, const at::Tenso
     token_losses_cpu(problem.token, logits, teacher, all_labels.subspan(begin, count), tokens);
     for (const TokenLoss& token : tokens) add_token(result.sums, token);
     if (!problem.token.gradient) continue;
-    const at::Tensor d_logits = logits.to(problem.compute.dtype);
+    const at::Tensor d_logits = logits.to(problem.compute.device, problem.compute.dtype);
     if (problem.want_student) result.d_student_TH.index_copy_(0, chunk_rows, matmul_nn(problem.compute, d_logits, head_student_VH));
     if (problem.want_head) result.d_head_VH.add_(matmul_tn(problem.compute, d_logits, student_TH.index_select(0, chunk_rows)));
   }

@@ -30,7 +30,7 @@ void StepLog::add(const StepResult& step, double seconds, bool applied) {
 }
 
 std::map<std::string, double> StepLog::values(int64_t step) const {
-  const double n = static_cast<double>(std::max<int64_t>(1, interval_.tokens)), tokens = static_cast<double>(tokens_);
+  const double n = interval_.tokens > 0 ? static_cast<double>(interval_.tokens) : std::nan(""), tokens = static_cast<double>(tokens_);
   const double context = tokens_ > 0 ? squared_lengths_ / tokens : 0, rate = seconds_ > 0 ? tokens / seconds_ : 0;
   return {{"loss", interval_.loss / n},
           {"lm", interval_.lm / n},

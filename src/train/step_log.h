@@ -23,7 +23,7 @@ class StepLog {
   void add(const StepResult& step, double seconds, bool applied);
   const LossSums& interval() const { return interval_; }
 
-  /// Numbers of the interval: means over its valid tokens (loss, lm, fkl, rkl, cakld), tokens_per_second, tflops, elapsed and eta in
+  /// Numbers of the interval: means over the valid tokens of its applied steps (loss, lm, fkl, rkl, cakld, top1; NaN without one), tokens_per_second, tflops, elapsed and eta in
   /// seconds, memory in bytes.
   std::map<std::string, double> values(int64_t step) const;
   /// iter a/b | loss | lm | fkl | rkl | cakld | gnorm | lr | tok/s | TFLOP/s | elapsed | eta | mem [| skipped n]

@@ -48,6 +48,12 @@ Json finite_or_null(const std::map<std::string, double>& values) {
   return json;
 }
 
+std::map<std::string, double> nan_for_null(const Json& json) {
+  std::map<std::string, double> values;
+  for (const auto& [name, value] : json.items()) values[name] = value.is_null() ? std::nan("") : value.get<double>();
+  return values;
+}
+
 Json config_as_json(const Config& config) { return Json::parse(config_json(config).dump()); }
 
 std::string config_hash(const Json& config) { return hash_hex(std::string_view(Json(binding_keys(config)).dump())); }
@@ -90,6 +96,7 @@ Json to_json(const TrainState& s, const Config& config, const RunIdentity& ident
                {"tokens", s.tokens},
                {"interval", sums_to_json(s.interval)},
                {"best", s.best_step > 0 ? Json{{"step", s.best_step}, {"score", s.best_score}} : Json(nullptr)},
+               {"validation_before", finite_or_null(s.validation_before)},
                {"validation", finite_or_null(s.validation)},
                {"seed", config.train.seed},
                {"config", as_json},
@@ -116,7 +123,8 @@ TrainState state_from_json(const Json& json, const std::string& source) {
       s.best_step = json.at("best").at("step");
       s.best_score = json.at("best").at("score");
     }
-    for (const auto& [name, value] : json.at("validation").items()) s.validation[name] = value.is_null() ? std::nan("") : value.get<double>();
+    s.validation_before = nan_for_null(json.at("validation_before"));
+    s.validation = nan_for_null(json.at("validation"));
     return s;
   } catch (const Json::exception& error) {
     throw DataError(fmt::format("{}: not the state of a training run: {}", source, error.what()));

@@ -21,7 +21,7 @@ struct TrainState {
   LossSums interval;                   // since the last log line
   int64_t best_step = 0;               // 0: none yet
   double best_score = 0;               // its validation loss
-  std::map<std::string, double> validation;   // of the last validation
+  std::map<std::string, double> validation_before, validation;   // at the start, and the last one
 };
 
 /// What must not change while a run goes on.

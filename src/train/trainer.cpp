@@ -118,7 +118,7 @@ class Run {
   /// The starting point. Not under mcore_qad, whose expert activation references come from the first training batch.
   void validate_before() {
     if (!in_.validation || in_.config.quantize.numerics == "mcore_qad") return;
-    outcome_.validation_before = validate_and_write().values();
+    state_.validation_before = validate_and_write().values();
   }
 
   void validate_now(bool saves) {
@@ -160,6 +160,7 @@ class Run {
     outcome_.resumed_from = resumed_.value_or(0);
     outcome_.skipped = guard_.skipped();
     outcome_.tokens = state_.tokens;
+    outcome_.validation_before = state_.validation_before;
     outcome_.validation = state_.validation;
     outcome_.best_step = state_.best_step;
     outcome_.best_score = state_.best_score;

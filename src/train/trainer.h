@@ -35,7 +35,7 @@ struct TrainOutcome {
   int64_t tokens = 0;
   double loss = 0;                 // mean of the last log interval
   double seconds = 0;              // of this part
-  std::map<std::string, double> validation_before, validation;   // empty without a validation set; before: of a fresh start
+  std::map<std::string, double> validation_before, validation;   // empty without a validation set; before: at step 0
   int64_t best_step = 0;           // the validated checkpoint with the lowest validation loss; 0: none
   double best_score = 0;
   std::filesystem::path checkpoint;
