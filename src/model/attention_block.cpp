@@ -1,4 +1,5 @@
 #include "model/attention_block.h"
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "ops/attention.h"
 #include "ops/norm.h"

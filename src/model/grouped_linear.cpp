@@ -1,4 +1,5 @@
 #include "model/grouped_linear.h"
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "base/error.h"
 #include "ops/gemm.h"

@@ -1,4 +1,5 @@
 #include "model/layer.h"
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <torch/csrc/autograd/autograd.h>
 

@@ -1,4 +1,5 @@
 #include "ops/attention.h"
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "base/error.h"
 #include "ops/attention_kernels.h"

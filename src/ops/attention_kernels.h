@@ -1,7 +1,7 @@
 // Causal attention over packed documents on the CPU, without autograd: blocks of queries against blocks of keys with a running
 // softmax (Dao et al., "FlashAttention", 2022), products by block_gemm. A row's bits depend on its own document only.
 #pragma once
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <utility>
 #include <vector>

@@ -21,6 +21,12 @@ SW_INLINE typename Vector<T>::type load_vector(const T* p) {
   std::memcpy(&v, p, sizeof v);
   return v;
 }
+template <typename T>
+SW_INLINE typename Vector<T>::type broadcast(T x) {
+  typename Vector<T>::type v;
+  for (std::size_t i = 0; i < sizeof v / sizeof x; ++i) v[i] = x;
+  return v;
+}
 template <typename T, typename V>
 SW_INLINE void store_vector(T* p, const V& v) {
   std::memcpy(p, &v, sizeof v);
@@ -51,6 +57,7 @@ struct Vector<float> {
   using type = __m256;
 };
 SW_INLINE __m256 load_vector(const float* x) { return _mm256_loadu_ps(x); }
+SW_INLINE __m256 broadcast(float x) { return _mm256_set1_ps(x); }
 SW_INLINE void store_vector(float* x, __m256 v) { _mm256_storeu_ps(x, v); }
 SW_INLINE __m256 fused(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
 template <>
@@ -58,6 +65,7 @@ struct Vector<double> {
   using type = __m256d;
 };
 SW_INLINE __m256d load_vector(const double* x) { return _mm256_loadu_pd(x); }
+SW_INLINE __m256d broadcast(double x) { return _mm256_set1_pd(x); }
 SW_INLINE void store_vector(double* x, __m256d v) { _mm256_storeu_pd(x, v); }
 SW_INLINE __m256d fused(__m256d a, __m256d b, __m256d c) { return _mm256_fmadd_pd(a, b, c); }
 #define SW_VECTOR_BYTES 32
@@ -86,6 +94,7 @@ struct Vector<float> {
   using type = __m512;
 };
 SW_INLINE __m512 load_vector(const float* x) { return _mm512_loadu_ps(x); }
+SW_INLINE __m512 broadcast(float x) { return _mm512_set1_ps(x); }
 SW_INLINE void store_vector(float* x, __m512 v) { _mm512_storeu_ps(x, v); }
 SW_INLINE __m512 fused(__m512 a, __m512 b, __m512 c) { return _mm512_fmadd_ps(a, b, c); }
 template <>
@@ -93,6 +102,7 @@ struct Vector<double> {
   using type = __m512d;
 };
 SW_INLINE __m512d load_vector(const double* x) { return _mm512_loadu_pd(x); }
+SW_INLINE __m512d broadcast(double x) { return _mm512_set1_pd(x); }
 SW_INLINE void store_vector(double* x, __m512d v) { _mm512_storeu_pd(x, v); }
 SW_INLINE __m512d fused(__m512d a, __m512d b, __m512d c) { return _mm512_fmadd_pd(a, b, c); }
 #define SW_VECTOR_BYTES 64

@@ -1,6 +1,6 @@
 // Where and in which precision the numbers are computed. Passed by value; no module keeps a global choice.
 #pragma once
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 namespace scalewright {
 

@@ -1,6 +1,6 @@
 // The layout-independent matrix product on the CPU.
 #pragma once
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 namespace scalewright {
 

@@ -1,6 +1,6 @@
 // The element types of the CPU kernels: conversion to and from the accurate type, dispatch over dtypes, and strided rows.
 #pragma once
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 #include <fmt/format.h>
 
 #include <bit>

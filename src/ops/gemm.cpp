@@ -1,4 +1,5 @@
 #include "ops/gemm.h"
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "base/error.h"
 #include "ops/deterministic_gemm.h"

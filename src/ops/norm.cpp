@@ -1,4 +1,5 @@
 #include "ops/norm.h"
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "base/error.h"
 #include "ops/norm_kernels.h"

@@ -1,6 +1,6 @@
 // RMSNorm on the CPU, without autograd.
 #pragma once
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <utility>
 

@@ -1,4 +1,5 @@
 #include "ops/permute.h"
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "base/error.h"
 #include "ops/permute_kernels.h"

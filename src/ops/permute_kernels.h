@@ -1,6 +1,6 @@
 // Moves of token rows on the CPU, without autograd. `inverse` [T*k]: the sorted row of each (token, choice).
 #pragma once
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 namespace scalewright {
 

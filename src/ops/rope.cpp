@@ -1,4 +1,5 @@
 #include "ops/rope.h"
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "base/error.h"
 #include "ops/rope_kernels.h"

@@ -1,6 +1,6 @@
 // The rotation on the CPU, without autograd.
 #pragma once
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 namespace scalewright {
 

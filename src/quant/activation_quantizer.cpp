@@ -1,4 +1,5 @@
 #include "quant/activation_quantizer.h"
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "base/error.h"
 #include "quant/activation_loops.h"

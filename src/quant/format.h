@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 namespace scalewright {
 

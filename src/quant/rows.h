@@ -1,6 +1,6 @@
 // Rows of a tensor as float32, whatever their dtype, and the split of rows over threads.
 #pragma once
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <functional>
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include "quant/format.h"
 #include "quant/kernels.h"

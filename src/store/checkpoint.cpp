@@ -108,13 +108,6 @@ bool verifies(const fs::path& step_folder) {
   }
 }
 
-/// Removes a step such that a crash on the way leaves a temporary name, never half a checkpoint under a good one.
-void remove_step(const fs::path& step_folder) {
-  const fs::path doomed = temporary_sibling(step_folder);
-  rename_durably(step_folder, doomed);
-  fs::remove_all(doomed);
-}
-
 }  // namespace
 
 fs::path checkpoint_path(const fs::path& folder, int64_t step) { return folder / fmt::format("{}{}", kStepPrefix, step); }
@@ -174,7 +167,7 @@ void prune_checkpoints(const fs::path& folder, int64_t keep_last, int64_t keep_e
     const int64_t step = steps[static_cast<std::size_t>(i)];
     const bool kept_by_every = keep_every > 0 && step % keep_every == 0;
     const bool kept_by_pin = std::find(pinned.begin(), pinned.end(), step) != pinned.end();
-    if (!kept_by_every && !kept_by_pin) remove_step(checkpoint_path(folder, step));
+    if (!kept_by_every && !kept_by_pin) remove_folder(checkpoint_path(folder, step));
   }
   std::error_code code;
   std::vector<fs::path> leftovers;

@@ -39,7 +39,7 @@ bool ends_inside_line(int descriptor) {
 /// Swaps two names in one step. False where the file system cannot.
 bool exchange(const fs::path& a, const fs::path& b) {
   if (syscall(SYS_renameat2, AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
-  if (errno == EINVAL || errno == ENOSYS || errno == ENOTSUP) return false;
+  if (errno == EINVAL || errno == ENOSYS || errno == ENOTSUP || errno == EXDEV) return false;
   throw disk_error("cannot replace", b, errno);
 }
 
@@ -50,17 +50,14 @@ void put_in_place(const fs::path& finished, const fs::path& path) {
     return;
   }
   failpoint("store.rename");
-  if (!exchange(finished, path)) {
-    const fs::path old = temporary_sibling(path);
-    if (rename(path.c_str(), old.c_str()) != 0) throw disk_error("cannot replace", path, errno);
-    rename_durably(finished, path);
-    std::error_code ignored;
-    fs::remove_all(old, ignored);
+  std::error_code ignored;
+  if (exchange(finished, path)) {
+    sync_folder(path.has_parent_path() ? path.parent_path() : fs::path("."));
+    fs::remove_all(finished, ignored);   // by now the older folder; what stays is removed by a later write
     return;
   }
-  sync_folder(path.parent_path().empty() ? fs::path(".") : path.parent_path());
-  std::error_code ignored;
-  fs::remove_all(finished, ignored);   // by now the older folder; what stays is removed by a later write
+  remove_folder(path);
+  rename_durably(finished, path);
 }
 
 /// The blobs folder that a Hugging Face snapshot's links lead to: .../models--X/snapshots/REV -> .../models--X/blobs.
@@ -133,6 +130,17 @@ void publish_folder(const fs::path& path, const std::function<void(const fs::pat
     fs::remove_all(temporary, ignored);
     throw;
   }
+}
+
+void remove_folder(const fs::path& path) {
+  const fs::path doomed = temporary_sibling(path);
+  failpoint("store.rename");
+  // A folder of a lower overlayfs layer (a container image) cannot be renamed: EXDEV. It is removed as it stands.
+  const bool renamed = rename(path.c_str(), doomed.c_str()) == 0;
+  if (!renamed && errno != EXDEV) throw disk_error("cannot remove", path, errno);
+  std::error_code code;
+  fs::remove_all(renamed ? doomed : path, code);
+  if (code) throw disk_error("cannot remove", path, code.value());
 }
 
 fs::path safe_join(const fs::path& folder, const std::string& name, const std::string& source) {

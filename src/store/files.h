@@ -22,6 +22,9 @@ std::string read_file(const fs::path& path, std::size_t max_bytes = std::size_t{
 /// folder at `path` is replaced only after `fill` succeeded. On an exception the temporary folder is removed.
 void publish_folder(const fs::path& path, const std::function<void(const fs::path& temporary)>& fill);
 
+/// Removes a folder such that a crash on the way leaves a temporary name, never half of it under its own. Throws DiskError.
+void remove_folder(const fs::path& path);
+
 /// `folder / name` for a name that came from a file: refuses absolute names, "..", NUL, over 255 bytes, and symbolic links that
 /// lead out of the folder. Throws DataError naming `source`. Symbolic links inside a Hugging Face cache (snapshots -> ../../blobs)
 /// are allowed when `folder` itself lies in such a cache.

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 namespace scalewright {
 

@@ -160,6 +160,16 @@ TEST(PublishFolder, AFailureLeavesTheOldOne) {
   EXPECT_EQ(folder.count(), 1u);
 }
 
+TEST(RemoveFolder, TakesItsContentsAndNothingElse) {
+  const TemporaryFolder folder;
+  fs::create_directories(folder.path() / "out" / "sub");
+  folder.write("out/sub/a", "x");
+  folder.write("beside", "x");
+  remove_folder(folder.path() / "out");
+  EXPECT_EQ(folder.count(), 1u);
+  EXPECT_NE(refusal<DiskError>([&] { remove_folder(folder.path() / "out"); }).find("No such file"), std::string::npos);
+}
+
 TEST(SafeJoin, AcceptsNamesInside) {
   const TemporaryFolder folder;
   EXPECT_EQ(safe_join(folder.path(), "a.safetensors", "index"), folder.path() / "a.safetensors");
