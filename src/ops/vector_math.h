@@ -5,10 +5,10 @@
 
 namespace scalewright {
 
-/// e^x within 2 units of the last place. Below -87.3 exactly 0; above 88.7 clamped to e^88.7; NaN stays NaN.
+/// e^x within 2 units of the last place. Below -87.3 exactly 0; above 88.37 clamped to e^88.37; NaN stays NaN.
 /// x = n ln2 + r with |r| <= ln2/2 (ln2 in two parts, Cody and Waite), then the Taylor polynomial to r^7.
 inline float fast_exp(float x) {
-  const float top = x > 88.7f ? 88.7f : x;
+  const float top = x > 88.37f ? 88.37f : x;
   const float shifted = top * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: the rounded n lies in the low bits
   const float n = shifted - 12582912.0f;
   const float r = (top - n * 0.693359375f) - n * -2.12194440e-4f;
@@ -24,9 +24,9 @@ inline float fast_exp(float x) {
   return x < -87.3f ? 0.0f : y;
 }
 
-/// As above in double: 0 below -708, clamped above 709.7, Taylor polynomial to r^13.
+/// As above in double: 0 below -708, clamped above 709.4, Taylor polynomial to r^13.
 inline double fast_exp(double x) {
-  const double top = x > 709.7 ? 709.7 : x;
+  const double top = x > 709.4 ? 709.4 : x;
   const double shifted = top * 1.4426950408889634 + 6755399441055744.0;  // 1.5 * 2^52
   const double n = shifted - 6755399441055744.0;
   const double r = (top - n * 0.693145751953125) - n * 1.42860682030941723212e-6;

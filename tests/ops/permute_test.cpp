@@ -45,9 +45,9 @@ TEST(CombineTokens, EqualsTheFormulaAndItsGradients) {
 }
 
 TEST(CombineTokens, AccumulatesBf16InFloat32) {
-  // 1 + 2^-9 + 2^-9: each small term alone would vanish in bf16.
+  // 1 + 2^-8 + 2^-8: each small term alone would vanish in bf16.
   const ExpertOrder order = sort_by_expert(at::tensor({0, 1, 2}, at::kLong).view({1, 3}), 3);
-  const at::Tensor y = at::tensor({1.0, 0.00390625, 0.00390625}, at::kBFloat16).view({3, 1});
+  const at::Tensor y = at::tensor({1.0, 0.00390625, 0.00390625}, at::kDouble).view({3, 1}).to(at::kBFloat16);
   EXPECT_EQ(combine_tokens(y, at::ones({1, 3}), order).item<double>(), 1.0078125);
 }
 
