@@ -4,7 +4,11 @@
 namespace scalewright {
 
 // One declaration and one line each; every factory is defined beside its command.
+std::unique_ptr<Command> make_recover_command();
+std::unique_ptr<Command> make_ptq_command();
 std::unique_ptr<Command> make_train_command();
+std::unique_ptr<Command> make_export_command();
+std::unique_ptr<Command> make_parity_command();
 std::unique_ptr<Command> make_eval_command();
 std::unique_ptr<Command> make_compare_command();
 std::unique_ptr<Command> make_generate_command();
@@ -16,11 +20,15 @@ std::unique_ptr<Command> make_completion_command();
 
 std::vector<std::unique_ptr<Command>> all_commands() {
   std::vector<std::unique_ptr<Command>> commands;
+  commands.push_back(make_recover_command());
+  commands.push_back(make_ptq_command());
   commands.push_back(make_train_command());
   commands.push_back(make_eval_command());
   commands.push_back(make_compare_command());
   commands.push_back(make_generate_command());
   commands.push_back(make_prepare_command());
+  commands.push_back(make_export_command());
+  commands.push_back(make_parity_command());
   commands.push_back(make_inspect_command());
   commands.push_back(make_config_command());
   commands.push_back(make_doctor_command());

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include "app/scratch_folder.h"
 #include "base/error.h"
 #include "store/checkpoint.h"
 #include "store/manifest.h"
@@ -18,26 +19,6 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kCalibrationPrompts = 512;   // of the questions or prompts, evenly spread
 constexpr int64_t kCalibrationBatch = 8;
-
-/// Prepared calibration rows live here while they are read.
-class ScratchFolder {
- public:
-  ScratchFolder() {
-    std::string name = (fs::temp_directory_path() / "scalewright-XXXXXX").string();
-    if (!mkdtemp(name.data())) throw DiskError(fmt::format("{}: cannot make a temporary folder: {}", name, std::strerror(errno)));
-    path_ = name;
-  }
-  ~ScratchFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 void check_choice(const ModelChoice& choice) {
   if (choice.model.empty()) throw UserError("--model is missing\nhint: the folder of the BF16 model (config.json, *.safetensors)");

@@ -1,0 +1,52 @@
+// recover: the whole job. Every stage reads files and writes files, so a killed run continues where it was.
+#include "app/recover_stages.h"
+#include "app/run_lock.h"
+#include "base/error.h"
+
+namespace scalewright {
+namespace {
+
+class RecoverCommand : public Command {
+ public:
+  std::string name() const override { return "recover"; }
+  std::string summary() const override { return "the whole job: gap, quantization, distillation, evaluation, export, verification; resumes"; }
+  std::vector<Option> options() override { return {{"--resume", "auto, never, or a step to continue from", &resume_}}; }
+
+  ExitCode run(Context& context) override {
+    Config config = command_config(context.common);
+    if (!resume_.empty()) config.train.resume = resume_;
+    if (context.common.dry_run) return dry_run(context, config);
+    const RunLock lock(config.output.path);
+
+    Recovery recovery(config, context);
+    const Scores bf16 = recovery.score_bf16();
+    const Scores ptq = recovery.score_ptq();
+    const std::vector<Candidate> candidates = recovery.train_and_score();
+    const Candidate& best = Recovery::best(candidates);
+    recovery.export_best(best);
+    const bool verified = recovery.verify_best(best);
+    const OrderedJson summary = recovery.summarize(bf16, ptq, best, verified);
+
+    if (context.common.json) print_json(summary);
+    else
+      print_text(fmt::format("\n{}\nbest checkpoint: step {}; exported to {} ({})\n", recovery_table(bf16, ptq, best.scores), best.step,
+                             summary["export"].get<std::string>(), verified ? "verified bit for bit" : "NOT VERIFIED"));
+    return verified ? ExitCode::kOk : ExitCode::kVerdictFailed;
+  }
+
+ private:
+  static ExitCode dry_run(Context& context, const Config& config) {
+    const Session session = open_session(config);
+    context.log.info("would recover {} ({} parameters) in {}: {} projections, {} steps, run directory {}", session.model_folder.string(),
+                     parameter_count(session.model), config.quantize.format, session.plan.formats.size(), config.train.steps, session.run.string());
+    return ExitCode::kOk;
+  }
+
+  std::string resume_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_recover_command() { return std::make_unique<RecoverCommand>(); }
+
+}  // namespace scalewright

@@ -1,0 +1,39 @@
+// Re-reads an exported folder and compares it with the trained student.
+#pragma once
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "export/export.h"
+
+namespace scalewright {
+
+struct VerifyReport {
+  int64_t modules = 0;                // quantized modules compared
+  int64_t values = 0;                 // dequantized weights compared
+  std::vector<std::string> faults;    // what differs, at most a hundred; empty: the export is what was trained
+  bool ok() const { return faults.empty(); }
+};
+OrderedJson to_json(const VerifyReport& report);
+
+/// The files of a Hugging Face folder's weights by tensor name. Throws DataError (missing shard, tensor in two shards, bad index).
+class ExportedTensors {
+ public:
+  explicit ExportedTensors(const std::filesystem::path& folder);
+  std::vector<std::string> names() const;
+  bool has(const std::string& name) const { return files_.count(name) > 0; }
+  at::Tensor tensor(const std::string& name) const;
+
+ private:
+  std::map<std::string, std::string> files_;   // tensor -> shard
+  std::map<std::string, std::shared_ptr<class SafetensorsFile>> open_;
+};
+
+/// Checks, from the files alone: that every tensor of the plan is there and none besides; that scales are finite and positive; that the
+/// configuration names the format and ignores exactly what is not quantized; that dequantized weights (code*(s*fl(1/G)) or code*s
+/// in float32) equal the student's fake-quantized weights bit for bit; that input globals are the trained ones and all other tensors the
+/// model's. Differences are reported, not thrown; a folder that cannot be read is a DataError.
+VerifyReport verify_export(const ModelConfig& config, const ModelWeights& weights, const QuantPlan& plan, const QuantizerState& state,
+                           const std::filesystem::path& folder);
+
+}  // namespace scalewright
