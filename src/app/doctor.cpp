@@ -119,7 +119,7 @@ class DoctorCommand : public Command {
         {"device",
          {{"cuda", at::hasCUDA()},
           {"used", context.compute.device.str()},
-          {"dtype", dtype_name(context.compute.dtype)}}},
+          {"dtype", compute_dtype_name(context.compute.dtype)}}},
         {"ranks", context.mesh.size()},
         {"python", ask_python()},
     };

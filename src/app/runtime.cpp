@@ -54,7 +54,7 @@ at::ScalarType resolve_dtype(const std::string& name, const at::Device& device) 
   return device.is_cuda() || __builtin_cpu_supports("avx512bf16") ? at::kBFloat16 : at::kFloat;
 }
 
-std::string dtype_name(at::ScalarType dtype) {
+std::string compute_dtype_name(at::ScalarType dtype) {
   return dtype == at::kDouble ? "float64" : dtype == at::kBFloat16 ? "bfloat16" : "float32";
 }
 

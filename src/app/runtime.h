@@ -19,6 +19,6 @@ Runtime start_runtime(const CommonOptions& common, Log& log);
 at::ScalarType resolve_dtype(const std::string& name, const at::Device& device);
 
 /// The name of a compute type: float64, float32 or bfloat16.
-std::string dtype_name(at::ScalarType dtype);
+std::string compute_dtype_name(at::ScalarType dtype);
 
 }  // namespace scalewright
