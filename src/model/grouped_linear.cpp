@@ -14,8 +14,7 @@ using torch::autograd::variable_list;
 // A dW tile of this many elements stays in the second-level cache while it is reduced.
 constexpr int64_t kTileElements = 1 << 16;
 
-// What backward needs beyond tensors. Held by shared_ptr in the node's closure through saved_data would need a TorchBind class; the
-// pointers are plain because projections outlive every graph.
+// What backward needs beyond tensors; the pointer is plain because projections outlive every graph.
 struct Call {
   Compute compute;
   std::vector<int64_t> offsets;
@@ -67,16 +66,18 @@ at::Tensor alpha_gradient(const Call& call, const at::Tensor& dy, const at::Tens
 }
 
 struct GroupedLinear : Function<GroupedLinear> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& alpha, const at::Tensor& w, const at::Tensor& bias,
-                            const at::Tensor& source, const Compute& compute, const std::vector<int64_t>& offsets, const WeightQuantizer* quantizer) {
-    const bool trains = alpha.defined() && alpha.requires_grad();
-    context->save_for_backward({trains ? x : at::Tensor(), w, trains ? source : at::Tensor(), trains ? alpha : at::Tensor()});
+  using Optional = std::optional<at::Tensor>;
+  // Absent tensors come as empty optionals: the node asks every tensor among its inputs for a device.
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const Optional& alpha, const at::Tensor& w, const Optional& bias,
+                            const Optional& source, const Compute& compute, const std::vector<int64_t>& offsets, const WeightQuantizer* quantizer) {
+    const bool trains = alpha && alpha->requires_grad();
+    context->save_for_backward({trains ? x : at::Tensor(), w, trains ? *source : at::Tensor(), trains ? *alpha : at::Tensor()});
     context->saved_data["x_needs_gradient"] = x.requires_grad();
     context->saved_data["dtype"] = static_cast<int64_t>(compute.dtype);
     context->saved_data["deterministic"] = compute.deterministic;
     context->saved_data["offsets"] = offsets;
     context->saved_data["quantizer"] = reinterpret_cast<int64_t>(quantizer);
-    return multiply(compute, x, offsets, w, bias);
+    return multiply(compute, x, offsets, w, bias.value_or(at::Tensor()));
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
@@ -99,7 +100,8 @@ at::Tensor grouped_linear(const Compute& compute, const at::Tensor& x_TK, const 
   std::vector<int64_t> rows = offsets.empty() ? std::vector<int64_t>{0, x_TK.size(0)} : offsets;
   SW_CHECK(static_cast<int64_t>(rows.size()) == w_ENK.size(0) + 1 && rows.back() == x_TK.size(0), "offsets do not fit: {} experts, {} rows",
            w_ENK.size(0), x_TK.size(0));
-  return GroupedLinear::apply(x_TK.contiguous(), alpha, w_ENK, bias_EN, source_ENK, compute, rows, quantizer);
+  const auto optional = [](const at::Tensor& tensor) { return tensor.defined() ? std::optional<at::Tensor>(tensor) : std::nullopt; };
+  return GroupedLinear::apply(x_TK.contiguous(), optional(alpha), w_ENK, optional(bias_EN), optional(source_ENK), compute, rows, quantizer);
 }
 
 }  // namespace scalewright
