@@ -27,6 +27,15 @@ def inspect_json(path):
     return json.loads(result.stdout)
 
 
+def refused(path):
+    """A data error that names the path, also in the one JSON document on standard output."""
+    result = inspect(path, "--json")
+    assert result.returncode == 3
+    assert str(path) in result.stderr
+    document = json.loads(result.stdout)
+    assert document["exit_code"] == 3 and str(path) in document["error"]
+
+
 def sample_tensors():
     tensors = {}
     for name, dtype in DTYPES.items():
@@ -79,10 +88,7 @@ def test_truncated_files_are_refused_by_both(tmp_path, cut):
     path.write_bytes(path.read_bytes()[:cut])
     with pytest.raises(Exception):
         load_file(path)
-    result = inspect(path, "--json")
-    assert result.returncode == 3
-    assert str(path) in result.stderr
-    assert result.stdout == ""
+    refused(path)
 
 
 def test_the_official_package_reads_what_we_wrote(tmp_path):
@@ -140,7 +146,4 @@ def test_inspect_knows_a_compressed_tensors_export(tmp_path):
 def test_inspect_names_what_it_cannot_read(tmp_path):
     (tmp_path / "empty").mkdir()
     for path in (tmp_path / "none", tmp_path / "empty"):
-        result = inspect(path, "--json")
-        assert result.returncode == 3
-        assert str(path) in result.stderr
-        assert result.stdout == ""
+        refused(path)
