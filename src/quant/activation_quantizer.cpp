@@ -1,4 +1,5 @@
 #include "quant/activation_quantizer.h"
+
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "base/error.h"
@@ -21,12 +22,12 @@ std::vector<float> to_floats(const at::Tensor& t) {
 
 /// Straight-through in x; the gradient of alpha comes from the globals S = ref * clamp(alpha).
 struct FakeQuantizeActivation : Function<FakeQuantizeActivation> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& alpha, const at::Tensor& ref,
-                            const ActivationScheme& scheme) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const std::optional<at::Tensor>& alpha,
+                            const std::optional<at::Tensor>& ref, const ActivationScheme& scheme) {
     auto& data = context->saved_data;
     data["clips"] = scheme.clips();
     if (scheme.clips()) {
-      context->save_for_backward({x, alpha, ref});
+      context->save_for_backward({x, alpha.value_or(at::Tensor()), ref.value_or(at::Tensor())});
       data["grid"] = static_cast<int64_t>(scheme.format.grid);
       data["layout"] = static_cast<int64_t>(scheme.format.layout);
       data["group"] = scheme.format.group;
@@ -99,7 +100,8 @@ at::Tensor ActivationQuantizer::forward(const at::Tensor& x_TK, const std::vecto
       scheme.globals = {std::max(rows_amax(x_TK, 0, x_TK.size(0)) / kTwoLevelSpan, kPeerFloor)};
     }
   }
-  return FakeQuantizeActivation::apply(x_TK, alpha_, ref_, scheme);
+  const auto given = [](const at::Tensor& t) { return t.defined() ? std::make_optional(t) : std::nullopt; };
+  return FakeQuantizeActivation::apply(x_TK, given(alpha_), given(ref_), scheme);
 }
 
 /// The peer's initial references: each expert's amax, or the whole batch's where an expert got no token.

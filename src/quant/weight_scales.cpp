@@ -41,8 +41,8 @@ struct ScaleBounds {
 ScaleBounds scale_bounds(const WeightScheme& scheme) {
   const float limit = -code_low(scheme.format.grid, true);
   if (scheme.scale_dtype == at::kHalf) return {0x1p-24f, 65504.0f};
-  const float high = kLargest / limit;
-  return {0x1p-126f, scheme.scale_dtype == at::kBFloat16 ? numeric::float_of(numeric::bits_of(high) & 0xffff0000u) : high};
+  // One unit of bfloat16 below the quotient, so that rounding cannot lead above it.
+  return {0x1p-126f, round_to(scheme.scale_dtype, kLargest / limit * (1.0f - 0x1p-8f))};
 }
 
 /// Reference scales of one row from its group maxima.

@@ -119,7 +119,9 @@ TEST(Activation, ZerosAndNaN) {
     at::Tensor x = at::zeros({2, 64});
     q.observe(x);
     EXPECT_TRUE(q.forward(x, {}).eq(0).all().item<bool>()) << format;
-    if (q.has_global()) EXPECT_EQ(q.exported_divisor().item<float>(), 2688.0f);
+    if (q.has_global()) {
+      EXPECT_EQ(q.exported_divisor().item<float>(), 2688.0f);
+    }
     x[1][7] = std::numeric_limits<float>::quiet_NaN();
     EXPECT_TRUE(q.forward(x, {}).isnan().any().item<bool>()) << format;   // a NaN is never hidden
     EXPECT_EQ(q.forward(at::empty({0, 64}), {}).size(0), 0);

@@ -21,7 +21,8 @@ TEST(Numeric, E2M1AgreesWithFourLibraries) {
     const bool eager = std::string(library) == "as_eager";
     for (std::size_t i = 0; i < x.size(); ++i) {
       const float value = eager ? numeric::round_e2m1_toward_zero(x[i]) : numeric::round_e2m1(x[i]);
-      EXPECT_EQ(numeric::e2m1_code(value, x[i] < 0), want[i].item<int>()) << library << " at " << x[i];
+      const bool negative = x[i] < 0 && !(eager && value == 0);   // the eager path gives +0
+      EXPECT_EQ(numeric::e2m1_code(value, negative), want[i].item<int>()) << library << " at " << x[i];
     }
   }
 }
