@@ -153,7 +153,9 @@ int report(const std::string& message, ExitCode code, bool json) {
 
 int run_parsed(Command& command, const CommonOptions& common) {
   Log log;
-  Runtime runtime = start_runtime(common, log);
+  CommonOptions own = common;
+  if (command.parallel_options_are_a_plan()) own.tp = own.ep = own.cp = own.pp = own.dp = std::nullopt;
+  Runtime runtime = start_runtime(own, log);
   Context context{common, log, std::move(runtime.mesh), runtime.compute};
   return static_cast<int>(command.run(context));
 }

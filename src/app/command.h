@@ -64,6 +64,8 @@ class Command {
   virtual std::string name() const = 0;
   virtual std::string summary() const = 0;
   virtual std::vector<Option> options() = 0;
+  /// Whether --tp and the like speak of a later use of the model (verify: its serving) and not of this program's ranks.
+  virtual bool parallel_options_are_a_plan() const { return false; }
   /// Throws Error; the exit code is the return value or the error's.
   virtual ExitCode run(Context& context) = 0;
 };

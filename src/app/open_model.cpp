@@ -67,7 +67,13 @@ ModelSource::ModelSource(const ModelChoice& choice, const Config& config) : choi
   check_choice(choice_);
   folder_ = resolve_model_folder(choice_.model);
   model_ = read_model_config(folder_);
-  if (!choice_.quantized.empty()) throw UserError("--quantized: this build cannot read exported folders yet\nhint: --scales evaluates the same model from its run");
+  if (!choice_.quantized.empty()) {
+    exported_ = std::make_shared<QuantizedFolder>(choice_.quantized, model_);
+    plan_ = exported_->plan();
+    settings_.quantize.format = exported_->format().name;
+    settings_.quantize.numerics = "deploy";
+    return;
+  }
   if (choice_.format.empty() && choice_.scales.empty()) return;
   if (!choice_.scales.empty()) {
     if (fs::is_directory(choice_.scales)) settings_ = quantizers_of_checkpoint(choice_.scales);
@@ -83,7 +89,8 @@ OrderedJson ModelSource::describe() const {
   OrderedJson json = OrderedJson::object();
   if (!plan_) return json;
   json["numerics"] = settings_.quantize.numerics;
-  if (!choice_.scales.empty()) json["scales"] = choice_.scales;
+  if (exported_) json["folder"] = choice_.quantized;
+  else if (!choice_.scales.empty()) json["scales"] = choice_.scales;
   else json["calibration"] = choice_.calibration.empty() ? "prompts" : choice_.calibration;
   return json;
 }
@@ -100,6 +107,10 @@ std::unique_ptr<TextWorker> ModelSource::open_text() const {
 std::unique_ptr<Decoder> ModelSource::open_decoder(Context& context, const RowSource& prompts) const {
   auto decoder = open_plain_decoder(context, folder_);
   if (!plan_) return decoder;
+  if (exported_) {
+    exported_->install(*decoder, settings_.quantize.w4afp8_rounding == "vllm");
+    return decoder;
+  }
   decoder->quantize(*plan_);
   if (!scales_.empty()) decoder->load_quantizer_state(scales_, choice_.scales);
   else if (decoder->needs_calibration()) calibrate_model(context, *decoder, prompts);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "app/command.h"
+#include "export/quantized_folder.h"
 #include "model/decoder.h"
 #include "text/dataset.h"
 #include "text/worker.h"
@@ -48,6 +49,7 @@ class ModelSource {
   std::filesystem::path folder_;
   ModelConfig model_;
   std::optional<QuantPlan> plan_;       // none: BF16 only
+  std::shared_ptr<const QuantizedFolder> exported_;   // --quantized
   std::map<std::string, at::Tensor> scales_;
 };
 

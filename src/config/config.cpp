@@ -8,7 +8,7 @@ namespace scalewright {
 namespace {
 
 /// Rules between keys, each told where the first of its keys was given; silent about keys that are wrong by themselves.
-void check_rules(Reading& reading, const Place& elsewhere) {
+void check_rules(Reading& reading, const SourcePlace& elsewhere) {
   for (const auto& violation : rule_violations(reading.config)) {
     const auto given = [&](const std::string& key) { return reading.places.count(key) > 0; };
     const auto wrong = [&](const std::string& key) { return reading.failed.count(key) > 0; };
@@ -18,7 +18,7 @@ void check_rules(Reading& reading, const Place& elsewhere) {
   }
 }
 
-Config finish(Reading& reading, const std::vector<std::string>& overrides, const Place& elsewhere) {
+Config finish(Reading& reading, const std::vector<std::string>& overrides, const SourcePlace& elsewhere) {
   for (const auto& text : overrides) reading.take_override(text);
   check_rules(reading, elsewhere);
   reading.problems.raise();

@@ -4,9 +4,9 @@
 
 namespace scalewright {
 
-std::string Place::text() const { return line > 0 ? fmt::format("{}:{}:{}", source, line, column) : source; }
+std::string SourcePlace::text() const { return line > 0 ? fmt::format("{}:{}:{}", source, line, column) : source; }
 
-void Problems::add(const Place& place, const std::string& message) { list_.push_back({place, message}); }
+void Problems::add(const SourcePlace& place, const std::string& message) { list_.push_back({place, message}); }
 
 void Problems::raise() const {
   if (list_.empty()) return;

@@ -6,7 +6,7 @@
 namespace scalewright {
 
 /// Where a value comes from: a file with line and column (from 1), or an override as it was typed (line 0).
-struct Place {
+struct SourcePlace {
   std::string source;
   int line = 0, column = 0;
   std::string text() const;  // "run.yaml:3:7", or "-o train.steps=x"
@@ -14,7 +14,7 @@ struct Place {
 
 class Problems {
  public:
-  void add(const Place& place, const std::string& message);
+  void add(const SourcePlace& place, const std::string& message);
   bool empty() const { return list_.empty(); }
   std::size_t size() const { return list_.size(); }
   /// Throws UserError with one line a problem, in the order of the file; does nothing when there is none.
@@ -22,7 +22,7 @@ class Problems {
 
  private:
   struct Problem {
-    Place place;
+    SourcePlace place;
     std::string message;
   };
   std::vector<Problem> list_;

@@ -22,7 +22,7 @@ void Reading::take_map(const std::string& prefix, const YamlNode& node) {
     take_entry(prefix.empty() ? entry.key : prefix + "." + entry.key, entry.place, entry.value);
 }
 
-void Reading::take_entry(const std::string& path, const Place& place, const YamlNode& value) {
+void Reading::take_entry(const std::string& path, const SourcePlace& place, const YamlNode& value) {
   if (schema.find(path)) {
     take(path, value, path);
   } else if (path == "output" && value.kind == YamlNode::Kind::kScalar) {
@@ -42,7 +42,7 @@ void Reading::take_output(const YamlNode& node) {
   take(is_style ? "output.style" : "output.path", node, "output");
 }
 
-void Reading::refuse_key(const std::string& path, const Place& place, const YamlNode& value) {
+void Reading::refuse_key(const std::string& path, const SourcePlace& place, const YamlNode& value) {
   const auto suggestion = schema.suggestion(path);
   problems.add(place, fmt::format("unknown key '{}'", path) +
                           (suggestion ? fmt::format(" (did you mean '{}'?)", *suggestion) : ""));
@@ -51,7 +51,7 @@ void Reading::refuse_key(const std::string& path, const Place& place, const Yaml
 }
 
 void Reading::take_override(const std::string& text) {
-  const Place place{"-o " + text};
+  const SourcePlace place{"-o " + text};
   const auto equals = text.find('=');
   if (equals == std::string::npos || equals == 0) {
     problems.add(place, "an override is key.path=value, for example -o train.steps=100");

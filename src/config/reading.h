@@ -13,8 +13,8 @@ struct Reading {
   Schema schema;
   Config config;
   Problems problems;
-  std::map<std::string, Place> places;  // of keys that were given
-  std::map<std::string, Place> failed;  // of keys whose value was refused; rules about them stay silent
+  std::map<std::string, SourcePlace> places;  // of keys that were given
+  std::map<std::string, SourcePlace> failed;  // of keys whose value was refused; rules about them stay silent
 
   /// Takes `node` for the key of ours `path`, calling it `shown` in messages.
   void take(const std::string& path, const YamlNode& node, const std::string& shown);
@@ -24,8 +24,8 @@ struct Reading {
   void take_override(const std::string& text);
 
  private:
-  void take_entry(const std::string& path, const Place& place, const YamlNode& value);
-  void refuse_key(const std::string& path, const Place& place, const YamlNode& value);
+  void take_entry(const std::string& path, const SourcePlace& place, const YamlNode& value);
+  void refuse_key(const std::string& path, const SourcePlace& place, const YamlNode& value);
   void take_output(const YamlNode& node);
 };
 

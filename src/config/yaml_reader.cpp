@@ -101,7 +101,7 @@ class TreeBuilder : public YAML::EventHandler {
     std::optional<YamlNode::Entry> pending;  // a key whose value has not come yet
   };
 
-  Place place_of(const YAML::Mark& mark) const { return {name_, mark.line + 1, mark.column + 1}; }
+  SourcePlace place_of(const YAML::Mark& mark) const { return {name_, mark.line + 1, mark.column + 1}; }
 
   [[noreturn]] void fail(const YAML::Mark& mark, const std::string& why) const {
     throw UserError(place_of(mark).text() + ": " + why);

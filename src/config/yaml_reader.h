@@ -15,7 +15,7 @@ struct YamlNode {
   struct Entry;
 
   Kind kind = Kind::kNull;
-  Place place;                  // of the value; of the key for a null value
+  SourcePlace place;                  // of the value; of the key for a null value
   std::string text;             // of a scalar
   bool quoted = false;          // "..." or '...': always a string
   std::vector<YamlNode> items;  // of a sequence
@@ -30,7 +30,7 @@ struct YamlNode {
 
 struct YamlNode::Entry {
   std::string key;
-  Place place;
+  SourcePlace place;
   YamlNode value;
 };
 

@@ -7,6 +7,7 @@
 #include "base/failpoint.h"
 #include "export/ct_config.h"
 #include "export/packing.h"
+#include "export/stored_module.h"
 #include "quant/activation_quantizer.h"
 #include "quant/weight_quantizer.h"
 #include "store/files.h"
@@ -90,29 +91,12 @@ struct Planned {
 };
 
 void plan_piece(std::vector<Planned>& planned, const ProjectionSpec& spec, const Piece& piece, const Format* format, at::ScalarType stored) {
-  const int64_t rows = piece.row_end - piece.row_begin, columns = spec.columns;
-  auto add = [&](const char* suffix, at::ScalarType dtype, std::vector<int64_t> shape) {
-    planned.push_back({{piece.module + "." + suffix, dtype, std::move(shape)}, &spec});
-  };
-  if (!format) return add("weight", stored, {rows, columns});
-  if (format->activation && format->activation->layout == ScaleLayout::kTwoLevelBlock) add("input_global_scale", at::kFloat, {1});
-  switch (format->weight.grid) {
-    case Grid::kE2M1:
-      add("weight_global_scale", at::kFloat, {1});
-      add("weight_packed", at::kByte, {rows, columns / 2});
-      add("weight_scale", at::kFloat8_e4m3fn, {rows, columns / format->weight.group});
-      break;
-    case Grid::kInt4:
-      add("weight_packed", at::kInt, {rows, (columns + 7) / 8});
-      add("weight_scale", stored, {rows, columns / format->weight.group});
-      add("weight_shape", at::kLong, {2});
-      break;
-    case Grid::kInt8:
-    case Grid::kE4M3:
-      add("weight", format->weight.grid == Grid::kInt8 ? at::kChar : at::kFloat8_e4m3fn, {rows, columns});
-      add("weight_scale", stored, {rows, 1});
-      break;
+  const int64_t rows = piece.row_end - piece.row_begin;
+  if (!format) {
+    planned.push_back({{piece.module + ".weight", stored, {rows, spec.columns}}, &spec});
+    return;
   }
+  for (TensorSpec& tensor : module_tensors(piece.module, *format, rows, spec.columns, stored)) planned.push_back({std::move(tensor), &spec});
 }
 
 std::vector<Planned> plan_tensors(const std::vector<ProjectionSpec>& specs, const ModelWeights& weights, const QuantPlan& plan) {

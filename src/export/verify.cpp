@@ -4,11 +4,9 @@
 
 #include "base/error.h"
 #include "export/ct_config.h"
-#include "export/packing.h"
 #include "quant/activation_quantizer.h"
 #include "quant/weight_quantizer.h"
 #include "store/files.h"
-#include "store/safetensors.h"
 
 namespace scalewright {
 namespace {
@@ -101,61 +99,25 @@ class Verification {
     return input.exported_divisor().reshape({1});
   }
 
-  void check_scale(const std::string& name, const at::Tensor& scale) {
-    const at::Tensor value = scale.to(at::kFloat);
-    if (!(at::isfinite(value) & (value > 0)).all().item<bool>()) fault("{}: a scale is zero, negative or not finite", name);
-  }
-
-  // The stored form of one module -> what a loader multiplies by, [R,K] float32; undefined when something is missing or misshapen.
-  at::Tensor loader_weight(const std::string& module, const Format& format, int64_t row_count, int64_t columns) {
-    QuantizedWeight q;
-    at::Tensor scale = take(module + ".weight_scale");
-    const bool packed = format.weight.grid == Grid::kE2M1 || format.weight.grid == Grid::kInt4;
-    const std::string codes_name = module + (packed ? ".weight_packed" : ".weight");
-    at::Tensor codes = take(codes_name);
-    if (!scale.defined() || !codes.defined()) return {};
-    check_scale(module + ".weight_scale", scale);
-    if (format.weight.grid == Grid::kE2M1) {
-      const at::Tensor global = take(module + ".weight_global_scale");
-      if (!global.defined()) return {};
-      check_scale(module + ".weight_global_scale", global);
-      q.global_scale = global.reshape({1});
-      codes = unpack_nibbles(codes);
-    } else if (format.weight.grid == Grid::kInt4) {
-      const at::Tensor shape = take(module + ".weight_shape");
-      if (!shape.defined() || shape.numel() != 2 || shape[0].item<int64_t>() != row_count || shape[1].item<int64_t>() != columns) {
-        fault("{}.weight_shape: does not say {}x{}", module, row_count, columns);
-        return {};
-      }
-      codes = unpack_int32(codes, columns);
-    } else if (format.weight.grid == Grid::kE4M3) {
-      codes = codes.view(at::kByte);
-    }
-    if (codes.dim() != 2 || codes.size(0) != row_count || codes.size(1) != columns || scale.dim() != 2 || scale.size(0) != row_count) {
-      fault("{}: wrong shape", codes_name);
-      return {};
-    }
-    q.codes = codes.unsqueeze(0);
-    q.scale = scale.unsqueeze(0);
-    return dequantize(q, format.weight)[0];
+  // What a loader multiplies by, [R,K] float32; undefined when something is missing or misshapen.
+  std::optional<StoredModule> stored(const std::string& module, const Format& format, const at::Tensor& student) {
+    std::vector<std::string> faults;
+    auto result = read_module(tensors_, module, format, student.size(0), student.size(1), weights_.dtype(), faults, expected_);
+    for (const std::string& text : faults) fault("{}", text);
+    return result;
   }
 
   void check_piece(const Piece& piece, const Format& format, const at::Tensor& student, const at::Tensor& divisor) {
-    const at::Tensor got = loader_weight(piece.module, format, student.size(0), student.size(1));
-    if (got.defined()) {
-      ++report_.modules;
-      report_.values += got.numel();
-      if (!same_bits(got, student.contiguous())) {
-        const int64_t different = (got != student).sum().item<int64_t>();
-        fault("{}: {} of {} dequantized weights differ from the trained student's", piece.module, different, got.numel());
-      }
+    const std::optional<StoredModule> module = stored(piece.module, format, student);
+    if (!module) return;
+    const at::Tensor got = dequantize(module->weight, format.weight, plan_.vllm_w4afp8_rounding && format.name == "w4afp8")[0];
+    ++report_.modules;
+    report_.values += got.numel();
+    if (!same_bits(got, student.contiguous())) {
+      const int64_t different = (got != student).sum().item<int64_t>();
+      fault("{}: {} of {} dequantized weights differ from the trained student's", piece.module, different, got.numel());
     }
-    if (!divisor.defined()) return;
-    const std::string name = piece.module + ".input_global_scale";
-    const at::Tensor input = take(name);
-    if (!input.defined()) return;
-    check_scale(name, input);
-    if (!same_bits(input.reshape({1}), divisor)) fault("{}: differs from the trained input scale", name);
+    if (divisor.defined() && !same_bits(module->input_divisor, divisor)) fault("{}.input_global_scale: differs from the trained input scale", piece.module);
   }
 
   void check_configuration() {
@@ -183,45 +145,6 @@ class Verification {
 
 OrderedJson to_json(const VerifyReport& report) {
   return {{"verified", report.ok()}, {"modules", report.modules}, {"values", report.values}, {"faults", report.faults}};
-}
-
-ExportedTensors::ExportedTensors(const std::filesystem::path& folder) {
-  std::set<std::string> shards;
-  const fs::path index = folder / "model.safetensors.index.json";
-  Json map;
-  if (fs::exists(index)) {
-    const Json document = read_json(index);
-    if (!document.is_object() || !document.contains("weight_map") || !document["weight_map"].is_object())
-      throw DataError(fmt::format("{}: no weight_map", index.string()));
-    map = document["weight_map"];
-    for (const auto& [name, shard] : map.items()) {
-      if (!shard.is_string()) throw DataError(fmt::format("{}: the shard of '{}' is not a name", index.string(), name));
-      shards.insert(shard.get<std::string>());
-    }
-  } else {
-    shards.insert("model.safetensors");
-  }
-  for (const std::string& shard : shards) {
-    const fs::path path = safe_join(folder, shard, index.string());
-    if (!fs::exists(path)) throw DataError(fmt::format("{}: missing\nhint: an export folder holds config.json and *.safetensors", path.string()));
-    open_[shard] = std::make_shared<SafetensorsFile>(path);
-    for (const TensorEntry& entry : open_[shard]->entries())
-      if (!files_.emplace(entry.name, shard).second) throw DataError(fmt::format("{}: '{}' is in two shards", folder.string(), entry.name));
-  }
-  for (const auto& [name, shard] : map.items())
-    if (!files_.count(name)) throw DataError(fmt::format("{}: '{}' is not in {}", folder.string(), name, shard.get<std::string>()));
-}
-
-std::vector<std::string> ExportedTensors::names() const {
-  std::vector<std::string> result;
-  for (const auto& [name, shard] : files_) result.push_back(name);
-  return result;
-}
-
-at::Tensor ExportedTensors::tensor(const std::string& name) const {
-  const auto found = files_.find(name);
-  SW_CHECK(found != files_.end(), "no tensor {}", name);
-  return open_.at(found->second)->tensor(name);
 }
 
 VerifyReport verify_export(const ModelConfig& config, const ModelWeights& weights, const QuantPlan& plan, const QuantizerState& state,

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "export/export.h"
+#include "export/stored_module.h"
 
 namespace scalewright {
 
@@ -15,19 +16,6 @@ struct VerifyReport {
   bool ok() const { return faults.empty(); }
 };
 OrderedJson to_json(const VerifyReport& report);
-
-/// The files of a Hugging Face folder's weights by tensor name. Throws DataError (missing shard, tensor in two shards, bad index).
-class ExportedTensors {
- public:
-  explicit ExportedTensors(const std::filesystem::path& folder);
-  std::vector<std::string> names() const;
-  bool has(const std::string& name) const { return files_.count(name) > 0; }
-  at::Tensor tensor(const std::string& name) const;
-
- private:
-  std::map<std::string, std::string> files_;   // tensor -> shard
-  std::map<std::string, std::shared_ptr<class SafetensorsFile>> open_;
-};
 
 /// Checks, from the files alone: that every tensor of the plan is there and none besides; that scales are finite and positive; that the
 /// configuration names the format and ignores exactly what is not quantized; that dequantized weights (code*(s*fl(1/G)) or code*s

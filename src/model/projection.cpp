@@ -55,6 +55,11 @@ const at::Tensor& Projection::student_weight() {
   return student_weight_;
 }
 
+void Projection::set_student_weight(const at::Tensor& w_ENK) {
+  SW_CHECK(quantized() && w_ENK.sizes() == weight_.sizes(), "{}: a student's weight of another shape", spec_.name);
+  student_weight_ = w_ENK.to(compute_.device, compute_.dtype);
+}
+
 at::Tensor Projection::forward(const at::Tensor& x_TK, const std::vector<int64_t>& offsets, Mode mode) {
   ActivationQuantizer* input = input_quantizer();
   if (mode == Mode::kCalibrate && input) input->observe(x_TK);

@@ -53,6 +53,8 @@ class Projection {
   /// Drops the kept fake-quantized weight; call after alphas changed.
   void refresh();
   const at::Tensor& student_weight();                    // [E,N,K], made when absent
+  /// A student's weight [E,N,K] that was made elsewhere (an exported folder), kept until refresh().
+  void set_student_weight(const at::Tensor& w_ENK);
 
   std::vector<Trainable> trainables();
 

@@ -53,7 +53,7 @@ SW_INLINE void each_element(int64_t groups, int64_t group, Body body) {
 template <class Grid>
 SW_INLINE void values(const Grid& grid, const RowScales& s, const float* x, float* out) {
   each_element(s.groups, s.group, [&](int64_t g, int64_t i) __attribute__((always_inline)) {
-    out[i] = grid.value(x[i] / s.divide[g]) * s.multiply[g];
+    out[i] = grid.value(x[i] / s.divide[g] + 0.0f) * s.multiply[g];   // -0 becomes +0, as its code is 0
   });
 }
 

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kMark = ".tmp-";
-constexpr std::size_t kLongestName = 255;
+constexpr std::size_t kLongestFileName = 255;
 
 std::string host_tag() {
   char name[256] = {};
@@ -81,7 +81,7 @@ fs::path temporary_sibling(const fs::path& path) {
   const fs::path folder = parent_of(path);
   const std::string tail = fmt::format("{}-{}-{}", host_tag(), getpid(), counter++);
   std::string name = path.filename().string();
-  name = name.substr(0, kLongestName - kMark.size() - tail.size() - 8);   // a long name still leaves room for the mark
+  name = name.substr(0, kLongestFileName - kMark.size() - tail.size() - 8);   // a long name still leaves room for the mark
   remove_leftovers(folder, fmt::format(".{}{}{}-", name, kMark, host_tag()));
   return folder / fmt::format(".{}{}{}", name, kMark, tail);
 }
