@@ -83,7 +83,7 @@ ExitCode VerifyCommand::run(Context& context) {
   std::optional<TrainedScales> trained;
   if (has_student()) trained = open_trained_scales(source_);
   else if (!source_.model.empty() || source_.step) throw UserError("--model and --step belong to --run or --checkpoint, which is missing");
-  const ModelConfig config = trained ? trained->model : read_model_config(quantized_);
+  const ModelConfig config = trained ? trained->model : read_model_config(quantized_, QuantizedConfig::kAllowed);
   if (context.common.dry_run) {
     context.log.info("would verify {}{}", quantized_, trained ? fmt::format(" against step {} of {}", trained->step, trained->run.string()) : std::string());
     return ExitCode::kOk;
