@@ -25,13 +25,13 @@ const Shape kShapes[] = {{"layer", 1024, 512, 512, 8, 4, 64, 16, 4, 256}, {"demo
 
 at::Tensor normal(at::IntArrayRef sizes, at::ScalarType dtype) { return at::randn(sizes).to(dtype); }
 
-/// Bytes a second of ATen's copy of `bytes` (read + written), best of 50.
+/// Bytes a second of ATen's copy of `bytes` (read + written), best of 5.
 double copy_speed(double bytes) {
   const auto half = std::max<int64_t>(static_cast<int64_t>(bytes / 2), 4096);
   const at::Tensor from = at::ones({half}, at::kByte);
   at::Tensor to = at::empty_like(from);
   double best = 0;
-  for (int i = 0; i < 51; ++i) {
+  for (int i = 0; i < 6; ++i) {
     const auto start = std::chrono::steady_clock::now();
     to.copy_(from);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
@@ -42,9 +42,9 @@ double copy_speed(double bytes) {
 
 void measure(const std::string& name, double flops, double bytes, std::function<void()> call) {
   benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
+    const double speed = bytes > 0 ? copy_speed(bytes) : 1;
     call();
     for (auto _ : state) call();
-    const double speed = bytes > 0 ? copy_speed(bytes) : 1;
     const auto rate = benchmark::Counter::kIsIterationInvariantRate;
     if (flops > 0) state.counters["GFLOP/s"] = benchmark::Counter(flops / 1e9, rate);
     if (bytes > 0) {

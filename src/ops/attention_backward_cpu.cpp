@@ -7,12 +7,12 @@ namespace {
 
 /// One row: s (scores) becomes P = exp(s - lse), 0 from `valid` on, and dp becomes dS = P (dp - delta).
 template <typename A>
-SW_VECTOR_CLONES void score_gradient_row(A* s, A* dp, int valid, int columns, A lse, A delta) {
-  for (int c = 0; c < columns; ++c) {
-    const A p = fast_exp(s[c] - lse);
-    s[c] = c < valid ? p : A{0};
-    dp[c] = c < valid ? p * (dp[c] - delta) : A{0};
+SW_VECTOR_CLONES void score_gradient_row(A* s, A* dp, int64_t valid, int64_t columns, A lse, A delta) {
+  for (int64_t c = 0; c < valid; ++c) {
+    s[c] = fast_exp(s[c] - lse);
+    dp[c] = s[c] * (dp[c] - delta);
   }
+  for (int64_t c = valid; c < columns; ++c) s[c] = dp[c] = 0;
 }
 
 template <typename T>
@@ -37,18 +37,6 @@ struct Backward {
     std::vector<A> scores, dscores;                // [kAttentionBlock][kAttentionBlock]
   };
 
-  /// Adds P^T dout and dS^T q of one key block; on the diagonal a strip of keys is seen by the queries from its first key on.
-  void key_gradients(Scratch& s, int64_t key, int64_t rows, bool diagonal) const {
-    const int64_t keys = diagonal ? rows : kAttentionBlock, strip = diagonal ? kStrip : keys;
-    for (int64_t j = 0; j < keys; j += strip) {
-      const int64_t count = std::min(strip, keys - j), from = diagonal ? j : 0, at = from * kAttentionBlock + j, to = (key + j) * padded;
-      gemm(count, padded, rows - from, s.scores.data() + at, 1, kAttentionBlock, s.dout.data() + from * padded, padded, s.dvalues.data() + to,
-           padded, true);
-      gemm(count, padded, rows - from, s.dscores.data() + at, 1, kAttentionBlock, s.query.data() + from * padded, padded, s.dkeys.data() + to,
-           padded, true);
-    }
-  }
-
   void query_block(Scratch& s, int64_t begin, int64_t first, int64_t rows, int64_t head) const {
     constexpr int64_t kB = kAttentionBlock;
     pack_rows(q.at(begin + first, head), q.token_stride, rows, width, scale, s.query.data(), padded);
@@ -59,19 +47,16 @@ struct Backward {
     const A* row_lse = lse + head * tokens + begin + first;
     for (int64_t key = 0; key <= first; key += kB) {
       const bool diagonal = key == first;
-      for_each_strip(rows, diagonal, [&](int64_t r0, int64_t count, int64_t depth) {
-        const int64_t columns = pad_lanes<A>(depth);
-        A *scores = s.scores.data() + r0 * kB, *dscores = s.dscores.data() + r0 * kB;
-        gemm(count, columns, width, s.query.data() + r0 * padded, padded, 1, s.keys_t.block(key / kB), kB, scores, kB, false);
-        gemm(count, columns, width, s.dout.data() + r0 * padded, padded, 1, s.values_t.block(key / kB), kB, dscores, kB, false);
-        for (int64_t r = r0; r < r0 + count; ++r)
-          score_gradient_row(s.scores.data() + r * kB, s.dscores.data() + r * kB, static_cast<int>(diagonal ? r + 1 : depth),
-                             static_cast<int>(columns), row_lse[r], delta[r]);
-        gemm(count, padded, depth, dscores, kB, 1, s.keys.data() + key * padded, padded, s.dquery.data() + r0 * padded, padded, true);
-      });
-      key_gradients(s, key, rows, diagonal);
+      const int64_t depth = diagonal ? rows : kB, columns = pad_lanes<A>(depth);
+      gemm(rows, columns, width, s.query.data(), padded, 1, s.keys_t.block(key / kB), kB, s.scores.data(), kB, false);
+      gemm(rows, columns, width, s.dout.data(), padded, 1, s.values_t.block(key / kB), kB, s.dscores.data(), kB, false);
+      for (int64_t r = 0; r < rows; ++r)
+        score_gradient_row(s.scores.data() + r * kB, s.dscores.data() + r * kB, diagonal ? r + 1 : depth, columns, row_lse[r], delta[r]);
+      gemm(depth, padded, rows, s.scores.data(), 1, kB, s.dout.data(), padded, s.dvalues.data() + key * padded, padded, true);
+      gemm(depth, padded, rows, s.dscores.data(), 1, kB, s.query.data(), padded, s.dkeys.data() + key * padded, padded, true);
+      gemm(rows, padded, depth, s.dscores.data(), kB, 1, s.keys.data() + key * padded, padded, s.dquery.data(), padded, true);
     }
-    unpack_rows(s.dquery.data(), padded, rows, width, &scale, 0, dq.at(begin + first, head), dq.token_stride);
+    unpack_rows(s.dquery.data(), padded, rows, width, scale, dq.at(begin + first, head), dq.token_stride);
   }
 
   void document(Scratch& s, int64_t begin, int64_t length, int64_t kv_head) const {
@@ -86,9 +71,8 @@ struct Backward {
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head)
       for (int64_t first = 0; first < length; first += kAttentionBlock)
         query_block(s, begin, first, std::min(kAttentionBlock, length - first), head);
-    const A one = 1;
-    unpack_rows(s.dkeys.data(), padded, length, width, &one, 0, dk.at(begin, kv_head), dk.token_stride);
-    unpack_rows(s.dvalues.data(), padded, length, width, &one, 0, dv.at(begin, kv_head), dv.token_stride);
+    unpack_rows(s.dkeys.data(), padded, length, width, A{1}, dk.at(begin, kv_head), dk.token_stride);
+    unpack_rows(s.dvalues.data(), padded, length, width, A{1}, dv.at(begin, kv_head), dv.token_stride);
   }
 };
 

@@ -34,8 +34,7 @@ void step_head(const T* q, const T* k, const T* v, int64_t k_stride, int64_t v_s
   for (int64_t i = 0; i < length; ++i) scores[i] = score(query, k + i * k_stride, width);
   const A total = exponentials(scores, length);
   for (int64_t i = 0; i < length; ++i) add_value(v + i * v_stride, scores[i], sum, width);
-  const A factor = A{1} / total;
-  unpack_rows(sum, width, 1, width, &factor, 0, out, width);
+  unpack_rows(sum, width, 1, width, A{1} / total, out, width);
 }
 
 }  // namespace

@@ -38,8 +38,9 @@ inline T store(Accurate<T> v) {
 template <>
 inline c10::BFloat16 store<c10::BFloat16>(float v) {
   const auto bits = std::bit_cast<std::uint32_t>(v);
-  const std::uint32_t rounded = v != v ? bits | 0x400000u : bits + 0x7fffu + ((bits >> 16) & 1u);
-  return c10::BFloat16(static_cast<std::uint16_t>(rounded >> 16), c10::BFloat16::from_bits());
+  const auto rounded = static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+  const auto quiet = static_cast<std::uint16_t>((bits >> 16) | 0x40u);
+  return c10::BFloat16((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded, c10::BFloat16::from_bits());
 }
 
 /// Calls f(T{}) for the element type of `dtype`. Throws UserError for any but float64, float32 and bfloat16.

@@ -59,14 +59,6 @@ inline A sum_lanes(const A (&lanes)[kLanes]) {
   return (width4[0] + width4[2]) + (width4[1] + width4[3]);
 }
 
-/// The largest of the lanes.
-template <int kCount, typename A>
-inline A max_lanes(A (&lanes)[kCount]) {
-  for (int half = kCount / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) lanes[i] = lanes[i + half] > lanes[i] ? lanes[i + half] : lanes[i];
-  return lanes[0];
-}
-
 /// Sum over i < n of term(i), in lanes.
 template <typename A, typename F>
 inline A lane_sum(int64_t n, F&& term) {

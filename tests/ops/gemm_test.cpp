@@ -12,8 +12,8 @@ Compute compute_of(at::ScalarType dtype, bool deterministic) { return {dtype, at
 struct Shape {
   int64_t m, n, k;
 };
-// Below, at and above the register blocks (6, 12 rows; 8, 16 columns), the tiles (192 by 128) and the K block (64).
-const std::vector<Shape> kShapes = {{1, 1, 1}, {7, 5, 3}, {6, 16, 64}, {13, 17, 65}, {192, 128, 64}, {193, 129, 200}, {3, 300, 128}};
+// Below, at and above the register blocks (6, 12 rows; 8, 16 columns), the tiles (96 by 128) and the K block (64).
+const std::vector<Shape> kShapes = {{1, 1, 1}, {7, 5, 3}, {6, 16, 64}, {13, 17, 65}, {96, 128, 64}, {97, 129, 200}, {3, 300, 128}};
 
 TEST(Matmul, EqualsAtenInFloat64ForAllTransposes) {
   for (bool deterministic : {false, true})
@@ -52,18 +52,6 @@ TEST(Matmul, EmptyOperands) {
       const Compute c = compute_of(dtype, deterministic);
       EXPECT_EQ(matmul_nt(c, random({0, 8}, 1, dtype), random({4, 8}, 2, dtype)).sizes(), at::IntArrayRef({0, 4}));
       EXPECT_EQ(max_difference(matmul_tn(c, random({0, 3}, 1, dtype), random({0, 5}, 2, dtype)), at::zeros({3, 5}, dtype)), 0);
-    }
-}
-
-TEST(Matmul, WritesIntoRowsOfALargerTensor) {
-  for (auto dtype : {at::kDouble, at::kFloat, at::kBFloat16})
-    for (bool deterministic : {false, true}) {
-      const at::Tensor a = random({5, 70}, 1, dtype), b = random({33, 70}, 2, dtype);
-      at::Tensor all = at::full({9, 33}, 7.0, dtype), rows = all.narrow(0, 3, 5);
-      matmul_out(compute_of(dtype, deterministic), a, Transpose::kNo, b, Transpose::kYes, rows);
-      EXPECT_TRUE(at::equal(all.narrow(0, 3, 5), matmul_nt(compute_of(dtype, deterministic), a, b)));
-      EXPECT_TRUE(at::equal(all.narrow(0, 0, 3), at::full({3, 33}, 7.0, dtype)));
-      EXPECT_TRUE(at::equal(all.narrow(0, 8, 1), at::full({1, 33}, 7.0, dtype)));
     }
 }
 
