@@ -13,8 +13,9 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
-// Activation recompute: forward without a graph; backward runs the layer again with one. The layer's scales are passed as inputs
-// only so that the node exists when nothing else requires a gradient; their gradients reach them in the inner backward.
+// Activation recompute: forward without a graph; backward runs the layer again with one. One of the layer's scales is passed as an
+// input (a list of tensors would not count as inputs) so that the node exists when nothing else requires a gradient, as in the first
+// layer; the scales' gradients reach them in the inner backward.
 struct Recompute : Function<Recompute> {
   struct Arguments {
     Layer* layer;
@@ -23,12 +24,11 @@ struct Recompute : Function<Recompute> {
     Mode mode;
   };
 
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const std::vector<at::Tensor>& scales, const Arguments& arguments) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const std::optional<at::Tensor>&, const Arguments& arguments) {
     context->save_for_backward({x, arguments.rope.cos, arguments.rope.sin});
     context->saved_data["layer"] = reinterpret_cast<int64_t>(arguments.layer);
     context->saved_data["offsets"] = arguments.offsets;
     context->saved_data["mode"] = static_cast<int64_t>(arguments.mode);
-    context->saved_data["scales"] = static_cast<int64_t>(scales.size());
     return arguments.layer->forward(x, arguments.offsets, arguments.rope, arguments.mode, nullptr);
   }
 
@@ -40,9 +40,7 @@ struct Recompute : Function<Recompute> {
     const at::Tensor y = layer->forward(x, context->saved_data["offsets"].toIntVector(), {saved[1], saved[2]},
                                         static_cast<Mode>(context->saved_data["mode"].toInt()), nullptr);
     torch::autograd::backward({y}, {gradients[0]});
-    variable_list result(static_cast<std::size_t>(context->saved_data["scales"].toInt()) + 2);
-    result[0] = x.grad();
-    return result;
+    return {x.grad(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -92,10 +90,10 @@ at::Tensor Layer::step(const at::Tensor& x_BH, const std::vector<int64_t>& lengt
 at::Tensor Layer::forward_recomputed(const at::Tensor& x_TH, const std::vector<int64_t>& offsets, const RopeTable& rope, Mode mode) {
   std::vector<Projection*> all;
   collect(all);
-  std::vector<at::Tensor> scales;
+  std::optional<at::Tensor> scale;
   for (Projection* projection : all)
-    for (const Trainable& trainable : projection->trainables()) scales.push_back(trainable.tensor);
-  return Recompute::apply(x_TH, scales, Recompute::Arguments{this, offsets, rope, mode});
+    for (const Trainable& trainable : projection->trainables()) scale = trainable.tensor;
+  return Recompute::apply(x_TH, scale, Recompute::Arguments{this, offsets, rope, mode});
 }
 
 void Layer::collect(std::vector<Projection*>& projections) {
