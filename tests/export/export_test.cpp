@@ -71,7 +71,7 @@ TEST(Export, EveryFormatAndModelRereadsAsTrained) {
       trained.write(scratch.path() / "out");
       const VerifyReport report = trained.verify(scratch.path() / "out");
       EXPECT_TRUE(report.ok()) << reference << " " << format << ": " << report.faults.front();
-      const QuantizedFolder folder(scratch.path() / "out", read_model_config(scratch.path() / "out"));
+      const QuantizedFolder folder(scratch.path() / "out", read_model_config(scratch.path() / "out", QuantizedConfig::kAllowed));
       EXPECT_EQ(folder.format().name, format);
       EXPECT_TRUE(folder.faults().empty()) << folder.faults().front();
     }

@@ -164,3 +164,28 @@ def test_an_opened_folder_scores_as_the_student_it_came_from(name, tmp_path):
     assert opened["quantization"] == anew["quantization"] == name
     for key in ("tasks", "divergence", "perplexity"):
         assert opened[key] == anew[key], key
+
+
+def test_a_trained_run_is_exported_verified_and_watched(tmp_path):
+    """nvfp4 with learned input scales: the export holds the trained scales, and verify sees one flipped bit and another step's scales."""
+    config = tmp_path / "run.yaml"
+    config.write_text(f"""
+model: {{path: {MODEL}, dtype: float32}}
+data: {{seq_len: 16, max_samples: 32}}
+quantize: {{format: nvfp4, calibration: {MODEL / "input.safetensors"}}}
+train: {{steps: 4, micro_batch: 4, lr: 1e-1, save_every: 2, keep_last: 9, act_scales: true}}
+output: {{path: {tmp_path / "run"}}}
+""")
+    run("train", "-c", config)
+    out = tmp_path / "out"
+    exported = json.loads(run("export", "--run", tmp_path / "run", "--step", 4, "--out", out, "--shard-size", "300KB", "--json"))
+    assert exported["verified"] and exported["step"] == 4 and exported["shards"] > 2
+    report = json.loads(run("verify", "--quantized", out, "--run", tmp_path / "run", "--step", 4, "--json"))
+    assert report["ok"] and report["student"]["modules"] == 56
+    assert json.loads((tmp_path / "run/verify.json").read_text()) == report
+    assert not json.loads(run("verify", "--quantized", out, "--run", tmp_path / "run", "--step", 2, "--json", code=1))["ok"]
+    shard = sorted(out.glob("model-*.safetensors"))[-1]
+    data = bytearray(shard.read_bytes())
+    data[-3] ^= 1
+    shard.write_bytes(data)
+    assert not json.loads(run("verify", "--quantized", out, "--run", tmp_path / "run", "--step", 4, "--json", code=1))["student"]["verified"]
