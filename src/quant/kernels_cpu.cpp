@@ -13,25 +13,25 @@ using namespace numeric;
 
 struct E2M1Even {
   SW_INLINE float value(float u) const { return round_e2m1(u); }
-  SW_INLINE std::uint8_t code(float q, bool negative) const { return static_cast<std::uint8_t>(e2m1_code(q, negative)); }
+  SW_INLINE std::uint32_t code(float q, bool negative) const { return e2m1_code(q, negative); }
 };
 struct E2M1TowardZero {
   SW_INLINE float value(float u) const { return round_e2m1_toward_zero(u); }
-  SW_INLINE std::uint8_t code(float q, bool negative) const { return static_cast<std::uint8_t>(e2m1_code(q, negative)); }
+  SW_INLINE std::uint32_t code(float q, bool negative) const { return e2m1_code(q, negative); }
 };
 struct Integer {
   float low, high;
   SW_INLINE float value(float u) const { return round_integer(u, low, high); }
-  SW_INLINE std::uint8_t code(float q, bool) const { return static_cast<std::uint8_t>(static_cast<std::int32_t>(q)); }
+  SW_INLINE std::uint32_t code(float q, bool) const { return static_cast<std::uint32_t>(static_cast<std::int32_t>(q)); }
 };
 struct IntegerAway {
   float low, high;
   SW_INLINE float value(float u) const { return round_integer_away(u, low, high); }
-  SW_INLINE std::uint8_t code(float q, bool) const { return static_cast<std::uint8_t>(static_cast<std::int32_t>(q)); }
+  SW_INLINE std::uint32_t code(float q, bool) const { return static_cast<std::uint32_t>(static_cast<std::int32_t>(q)); }
 };
 struct E4M3 {
   SW_INLINE float value(float u) const { return round_e4m3(u); }
-  SW_INLINE std::uint8_t code(float q, bool negative) const { return static_cast<std::uint8_t>(e4m3_code(q, negative)); }
+  SW_INLINE std::uint32_t code(float q, bool negative) const { return e4m3_code(q, negative); }
 };
 
 /// body(group, element) for all elements; blocks of 16 get a loop of constant length.
@@ -57,12 +57,26 @@ SW_INLINE void values(const Grid& grid, const RowScales& s, const float* x, floa
   });
 }
 
+/// Codes are made as words and narrowed afterwards: mixed widths in one loop do not vectorize.
 template <class Grid>
 SW_INLINE void codes_of(const Grid& grid, const RowScales& s, const float* x, std::uint8_t* codes) {
-  each_element(s.groups, s.group, [&](int64_t g, int64_t i) __attribute__((always_inline)) {
-    const float u = x[i] / s.divide[g];
-    codes[i] = grid.code(grid.value(u), u < 0.0f);
-  });
+  constexpr int64_t kChunk = 16;
+  for (int64_t g = 0; g < s.groups; ++g) {
+    const float divide = s.divide[g];
+    for (int64_t begin = 0; begin < s.group; begin += kChunk) {
+      const float* in = x + g * s.group + begin;
+      std::uint8_t* out = codes + g * s.group + begin;
+      const int64_t n = s.group - begin < kChunk ? s.group - begin : kChunk;
+      float padded[kChunk] = {};
+      std::uint32_t words[kChunk];
+      for (int64_t i = 0; i < n; ++i) padded[i] = in[i];
+      for (int64_t i = 0; i < kChunk; ++i) {
+        const float u = padded[i] / divide;
+        words[i] = grid.code(grid.value(u), u < 0.0f);
+      }
+      for (int64_t i = 0; i < n; ++i) out[i] = static_cast<std::uint8_t>(words[i]);
+    }
+  }
 }
 
 /// Eight partial sums a group, folded in a fixed tree: the order does not depend on the vector width.
