@@ -20,7 +20,7 @@ constexpr const char* kQuestionForm =
 
 bool is_ids(const Json& value) {
   return value.is_array() && !value.empty() &&
-         std::all_of(value.begin(), value.end(), [](const Json& id) { return id.is_number_unsigned(); });
+         std::all_of(value.begin(), value.end(), [](const Json& id) { return id.is_number_integer() && id.get<int64_t>() >= 0; });
 }
 
 bool is_messages(const Json& value) {
