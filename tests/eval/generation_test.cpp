@@ -85,11 +85,17 @@ TEST(Generation, BatchSizeDoesNotMatterAndStoppedSequencesLeave) {
 
 TEST(Generation, AnAnswerOfMaximalLengthMayStillStop) {
   const auto plain = reference_model("qwen3_moe", {kUnusedToken});
-  const std::vector<Prompt> prompts = {prompts_of("qwen3_moe")[0]};
   GenerationOptions options;
   options.max_new_tokens = 4;
-  const auto ids = generate(*plain, Mode::kTeacher, prompts, options)[0].ids;
-  ASSERT_EQ(std::count(ids.begin(), ids.begin() + 3, ids[3]), 0) << "choose another prompt";
+  // A prompt whose fourth token is none of the first three, so that it can serve as the stop token.
+  std::vector<Prompt> prompts;
+  std::vector<int32_t> ids;
+  for (const Prompt& prompt : prompts_of("qwen3_moe")) {
+    prompts = {prompt};
+    ids = generate(*plain, Mode::kTeacher, prompts, options)[0].ids;
+    if (std::count(ids.begin(), ids.begin() + 3, ids[3]) == 0) break;
+  }
+  ASSERT_EQ(std::count(ids.begin(), ids.begin() + 3, ids[3]), 0) << "every prompt's answer repeats itself";
   const auto stopping = reference_model("qwen3_moe", {ids[3]});
   options.max_new_tokens = 3;
   const Generated answer = generate(*stopping, Mode::kTeacher, prompts, options)[0];

@@ -150,7 +150,7 @@ def test_mistakes_are_named(tmp_path):
     assert "bad.jsonl:2" in run("eval", "--model", MODEL, "--tasks", bad, code=3).stderr
     assert "--tasks" in run("eval", "--model", MODEL, code=2).stderr
     assert "nvfp4" in run("eval", "--model", MODEL, "--tasks", TASKS, "--format", "nvfp5", code=2).stderr
-    assert "one of them" in run("eval", "--model", MODEL, "--tasks", TASKS, "--format", "fp8", "--scales", "x", code=2).stderr
+    assert "one of them" in run("eval", "--model", MODEL, "--tasks", TASKS, "--format", "fp8", "--scales", MODEL, code=2).stderr
     assert "at least two" in run("compare", bad, code=2).stderr
     assert "bad.jsonl" in run("compare", bad, bad, code=3).stderr
 
