@@ -96,9 +96,9 @@ def test_json_reports_failures_too(tmp_path):
 
 
 def test_show_applies_overrides_and_shared_options():
-    shown = json.loads(run("config", "show", "examples/tiny/recover.yaml", "-o", "train.steps=9", "-o", "train.lr=1e-3", "--seed", "5", "--dtype", "float64",
+    shown = json.loads(run("config", "show", "examples/tiny/recover.yaml", "-o", "train.steps=90", "-o", "train.lr=1e-3", "--seed", "5", "--dtype", "float64",
                            "--json").stdout)
-    assert shown["train"]["steps"] == 9 and shown["train"]["lr"] == 1e-3 and shown["train"]["seed"] == 5
+    assert shown["train"]["steps"] == 90 and shown["train"]["lr"] == 1e-3 and shown["train"]["seed"] == 5
     assert shown["model"]["dtype"] == "float64"
     assert shown["train"]["betas"] == [0.9, 0.95]
 
