@@ -1,5 +1,5 @@
-#include "ops/activation.h"
 #include <torch/csrc/autograd/custom_function.h>
+#include "ops/activation.h"
 
 #include "base/error.h"
 #include "ops/element.h"
@@ -56,7 +56,8 @@ struct SwiGlu : torch::autograd::Function<SwiGlu> {
       T* to = dx.data_ptr<T>();
       at::parallel_for(0, in.count, row_grain(in.width), [&](int64_t begin, int64_t end) {
         for (int64_t r = begin; r < end; ++r)
-          activate_gradient(dy.row<T>(r), in.row<T>(r), in.row<T>(r) + width, to + r * in.width, to + r * in.width + width, width);
+          activate_gradient(dy.row<T>(r), in.row<T>(r), in.row<T>(r) + width, to + r * in.width,
+                            to + r * in.width + width, width);
       });
     });
     return {dx};
@@ -72,7 +73,8 @@ at::Tensor composed(const at::Tensor& gate_up) {
 }  // namespace
 
 at::Tensor swiglu(const at::Tensor& gate_up) {
-  SW_CHECK(gate_up.dim() == 2 && gate_up.size(1) % 2 == 0, "swiglu of {} dimensions, {} values a row", gate_up.dim(), gate_up.size(-1));
+  SW_CHECK(gate_up.dim() == 2 && gate_up.size(1) % 2 == 0, "swiglu of {} dimensions, {} values a row", gate_up.dim(),
+           gate_up.size(-1));
   return gate_up.is_cpu() ? SwiGlu::apply(gate_up) : composed(gate_up);
 }
 

@@ -23,20 +23,25 @@ struct Attention : torch::autograd::Function<Attention> {
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto saved = ctx->get_saved_variables();
-    AttentionGradients g = attention_backward(contiguous_width(grads[0]), saved[0], saved[1], saved[2], saved[3], saved[4],
-                                              ctx->saved_data["offsets"].toIntVector(), ctx->saved_data["scale"].toDouble());
+    AttentionGradients g =
+        attention_backward(contiguous_width(grads[0]), saved[0], saved[1], saved[2], saved[3], saved[4],
+                           ctx->saved_data["offsets"].toIntVector(), ctx->saved_data["scale"].toDouble());
     return {g.dq, g.dk, g.dv, {}, {}};
   }
 };
 
 /// Document by document in ATen's own functions, for devices without a kernel of ours.
-at::Tensor composed(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::vector<int64_t>& offsets, double scale) {
+at::Tensor composed(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::vector<int64_t>& offsets,
+                    double scale) {
   std::vector<at::Tensor> parts;
-  const auto document = [](const at::Tensor& x, int64_t begin, int64_t length) { return x.narrow(0, begin, length).transpose(0, 1).unsqueeze(0); };
+  const auto document = [](const at::Tensor& x, int64_t begin, int64_t length) {
+    return x.narrow(0, begin, length).transpose(0, 1).unsqueeze(0);
+  };
   for (std::size_t d = 0; d + 1 < offsets.size(); ++d) {
     const int64_t begin = offsets[d], length = offsets[d + 1] - begin;
     if (length == 0) continue;
-    parts.push_back(at::scaled_dot_product_attention(document(q, begin, length), document(k, begin, length), document(v, begin, length), {}, 0.0,
+    parts.push_back(at::scaled_dot_product_attention(document(q, begin, length), document(k, begin, length),
+                                                     document(v, begin, length), {}, 0.0,
                                                      /*is_causal=*/true, scale, /*enable_gqa=*/q.size(1) != k.size(1))
                         .squeeze(0)
                         .transpose(0, 1));
@@ -51,12 +56,13 @@ void check_heads(const at::Tensor& q, int64_t kv_heads, int64_t k_width, int64_t
 
 }  // namespace
 
-at::Tensor attention(const Compute&, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::vector<int64_t>& offsets,
-                     double scale) {
-  SW_CHECK(q.dim() == 3 && k.dim() == 3 && v.dim() == 3 && q.size(0) == k.size(0) && q.size(0) == v.size(0), "attention of {}, {} and {} tokens",
-           q.size(0), k.size(0), v.size(0));
+at::Tensor attention(const Compute&, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                     const std::vector<int64_t>& offsets, double scale) {
+  SW_CHECK(q.dim() == 3 && k.dim() == 3 && v.dim() == 3 && q.size(0) == k.size(0) && q.size(0) == v.size(0),
+           "attention of {}, {} and {} tokens", q.size(0), k.size(0), v.size(0));
   check_heads(q, k.size(1), k.size(2), v.size(2));
-  SW_CHECK(!offsets.empty() && offsets.front() == 0 && offsets.back() == q.size(0) && std::is_sorted(offsets.begin(), offsets.end()),
+  SW_CHECK(!offsets.empty() && offsets.front() == 0 && offsets.back() == q.size(0) &&
+               std::is_sorted(offsets.begin(), offsets.end()),
            "document offsets do not run from 0 to {} tokens", q.size(0));
   if (!q.is_cpu()) return composed(q, k, v, offsets, scale);
   return Attention::apply(contiguous_width(q), contiguous_width(k), contiguous_width(v), offsets, scale);
@@ -68,9 +74,12 @@ at::Tensor attention_step(const Compute&, const at::Tensor& q, const at::Tensor&
                static_cast<int64_t>(lengths.size()) == q.size(0),
            "a step of {} sequences against a cache of {} with {} lengths", q.size(0), k_cache.size(0), lengths.size());
   check_heads(q, k_cache.size(2), k_cache.size(3), v_cache.size(3));
-  for (int64_t length : lengths) SW_CHECK(length >= 1 && length <= k_cache.size(1), "{} of {} positions are valid", length, k_cache.size(1));
-  if (!q.is_cpu()) throw UserError("generation is not built for " + q.device().str() + " yet\n  hint: generate on the CPU");
-  return attention_step_kernel(contiguous_width(q), contiguous_width(k_cache), contiguous_width(v_cache), lengths, scale);
+  for (int64_t length : lengths)
+    SW_CHECK(length >= 1 && length <= k_cache.size(1), "{} of {} positions are valid", length, k_cache.size(1));
+  if (!q.is_cpu())
+    throw UserError("generation is not built for " + q.device().str() + " yet\n  hint: generate on the CPU");
+  return attention_step_kernel(contiguous_width(q), contiguous_width(k_cache), contiguous_width(v_cache), lengths,
+                               scale);
 }
 
 }  // namespace scalewright

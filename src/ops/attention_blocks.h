@@ -27,27 +27,40 @@ Heads<T> mutable_heads_of(const at::Tensor& x) {
 
 /// out[rows][padded] = factor * rows of one head, zeros after `width`.
 template <typename T>
-SW_VECTOR_CLONES void pack_rows(const T* from, int64_t stride, int64_t rows, int64_t width, Accurate<T> factor, Accurate<T>* out, int64_t padded) {
+SW_VECTOR_CLONES void pack_rows(const T* from, int64_t stride, int64_t rows, int64_t width, Accurate<T> factor,
+                                Accurate<T>* out, int64_t padded) {
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t i = 0; i < width; ++i) out[r * padded + i] = factor * load(from[r * stride + i]);
     for (int64_t i = width; i < padded; ++i) out[r * padded + i] = 0;
   }
 }
 
-/// out[width][padded] = rows of one head transposed, zeros after `rows`.
+/// out[width][kAttentionBlock] = rows of one head transposed, zeros after `rows` up to a whole vector.
 template <typename T>
-SW_VECTOR_CLONES void pack_transposed(const T* from, int64_t stride, int64_t rows, int64_t width, Accurate<T>* out, int64_t padded) {
-  for (int64_t i = 0; i < width; ++i) {
-    for (int64_t r = 0; r < rows; ++r) out[i * padded + r] = load(from[r * stride + i]);
-    for (int64_t r = rows; r < padded; ++r) out[i * padded + r] = 0;
+SW_VECTOR_CLONES void pack_transposed(const T* from, int64_t stride, int64_t rows, int64_t width, Accurate<T>* out) {
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t i = 0; i < width; ++i) out[i * kAttentionBlock + r] = load(from[r * stride + i]);
+  for (int64_t i = 0; i < width; ++i)
+    for (int64_t r = rows; r < pad_lanes<Accurate<T>>(rows); ++r) out[i * kAttentionBlock + r] = 0;
+}
+
+/// rows of one head = factors[row * factor_step] * in[rows][padded].
+template <typename T>
+SW_VECTOR_CLONES void unpack_rows(const Accurate<T>* in, int64_t padded, int64_t rows, int64_t width,
+                                  const Accurate<T>* factors, int64_t factor_step, T* to, int64_t stride) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const Accurate<T> factor = factors[r * factor_step];
+    for (int64_t i = 0; i < width; ++i) to[r * stride + i] = store<T>(factor * in[r * padded + i]);
   }
 }
 
-/// rows of one head = factor * in[rows][padded].
-template <typename T>
-SW_VECTOR_CLONES void unpack_rows(const Accurate<T>* in, int64_t padded, int64_t rows, int64_t width, Accurate<T> factor, T* to, int64_t stride) {
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t i = 0; i < width; ++i) to[r * stride + i] = store<T>(factor * in[r * padded + i]);
+/// Calls f(first row, rows, keys that they need) for the rows of a query block against one key block: at once, or on
+/// the diagonal in strips, which saves most of the half that the mask would throw away.
+inline constexpr int64_t kStrip = 16;
+template <typename F>
+void for_each_strip(int64_t rows, bool diagonal, F&& f) {
+  if (!diagonal) return f(int64_t{0}, rows, kAttentionBlock);
+  for (int64_t r = 0; r < rows; r += kStrip) f(r, std::min(kStrip, rows - r), std::min(rows, r + kStrip));
 }
 
 /// One head's rows begin .. begin+length-1 as key blocks, each transposed: [block][D][kAttentionBlock].
@@ -61,7 +74,7 @@ struct TransposedBlocks {
     data.resize(static_cast<std::size_t>(blocks * width * kAttentionBlock));
     for (int64_t b = 0; b < blocks; ++b) {
       const int64_t first = b * kAttentionBlock, rows = std::min(kAttentionBlock, length - first);
-      pack_transposed(x.at(begin + first, head), x.token_stride, rows, width, block(b), kAttentionBlock);
+      pack_transposed(x.at(begin + first, head), x.token_stride, rows, width, block(b));
     }
   }
   Accurate<T>* block(int64_t b) { return data.data() + b * width * kAttentionBlock; }

@@ -5,27 +5,26 @@
 namespace scalewright {
 namespace {
 
-/// One row of scores: takes the first `valid` of `columns` into the running softmax. `s` becomes the exponentials (0 after `valid`),
-/// the row `sum` of the output so far is rescaled to the new maximum.
+/// One row of scores: takes the first `valid` of `columns` into the running softmax. `s` becomes the exponentials (0
+/// after `valid`), the row `out` of the output so far is rescaled to the new maximum.
 template <typename A>
-SW_VECTOR_CLONES void softmax_row(A* s, int64_t valid, int64_t columns, A* out, int64_t width, A& top, A& total) {
-  A lanes[kLanes];
+SW_VECTOR_CLONES void softmax_row(A* s, int valid, int columns, A* out, int64_t width, A& top, A& total) {
+  constexpr int kWidth = kBlockLanes<A>;
+  if (valid < columns)
+    for (int c = 0; c < columns; ++c) s[c] = c < valid ? s[c] : -std::numeric_limits<A>::infinity();
+  A lanes[kWidth];
   for (A& lane : lanes) lane = top;
-  int64_t i = 0;
-  for (; i + kLanes <= valid; i += kLanes)
-    for (int j = 0; j < kLanes; ++j) lanes[j] = s[i + j] > lanes[j] ? s[i + j] : lanes[j];
-  for (; i < valid; ++i) lanes[0] = s[i] > lanes[0] ? s[i] : lanes[0];
-  A high = lanes[0];
-  for (int j = 1; j < kLanes; ++j) high = lanes[j] > high ? lanes[j] : high;
-  for (int64_t c = 0; c < valid; ++c) s[c] = fast_exp(s[c] - high);
-  for (int64_t c = valid; c < columns; ++c) s[c] = 0;
+  for (int c = 0; c < columns; c += kWidth)
+    for (int j = 0; j < kWidth; ++j) lanes[j] = s[c + j] > lanes[j] ? s[c + j] : lanes[j];
+  const A high = max_lanes(lanes);
+  for (int c = 0; c < columns; ++c) s[c] = fast_exp(s[c] - high);
   const A sum = lane_sum<A>(columns, [&](int64_t c) { return s[c]; });
-  if (high > top) {
+  if (high > top && total > 0) {
     const A shrink = fast_exp(top - high);
     total *= shrink;
     for (int64_t c = 0; c < width; ++c) out[c] *= shrink;
-    top = high;
   }
+  top = high;
   total += sum;
 }
 
@@ -53,17 +52,21 @@ struct Forward {
     pack_rows(q.at(begin + first, head), q.token_stride, rows, width, scale, s.query.data(), padded);
     for (int64_t key = 0; key <= first; key += kAttentionBlock) {
       const bool diagonal = key == first;
-      const int64_t depth = diagonal ? rows : kAttentionBlock, columns = pad_lanes<A>(depth);
-      gemm(rows, columns, width, s.query.data(), padded, 1, s.keys.block(key / kAttentionBlock), kAttentionBlock, s.scores.data(), kAttentionBlock,
-           false);
-      for (int64_t r = 0; r < rows; ++r)
-        softmax_row(s.scores.data() + r * kAttentionBlock, diagonal ? r + 1 : depth, columns, s.sums.data() + r * padded, padded, top[r], total[r]);
-      gemm(rows, padded, depth, s.scores.data(), kAttentionBlock, 1, s.values.data() + key * padded, padded, s.sums.data(), padded, true);
+      for_each_strip(rows, diagonal, [&](int64_t r0, int64_t count, int64_t depth) {
+        const int64_t columns = pad_lanes<A>(depth);
+        A* scores = s.scores.data() + r0 * kAttentionBlock;
+        gemm(count, columns, width, s.query.data() + r0 * padded, padded, 1, s.keys.block(key / kAttentionBlock),
+             kAttentionBlock, scores, kAttentionBlock, false);
+        for (int64_t r = r0; r < r0 + count; ++r)
+          softmax_row(s.scores.data() + r * kAttentionBlock, static_cast<int>(diagonal ? r + 1 : depth),
+                      static_cast<int>(columns), s.sums.data() + r * padded, padded, top[r], total[r]);
+        gemm(count, padded, depth, scores, kAttentionBlock, 1, s.values.data() + key * padded, padded,
+             s.sums.data() + r0 * padded, padded, true);
+      });
     }
-    for (int64_t r = 0; r < rows; ++r) {
-      unpack_rows(s.sums.data() + r * padded, padded, 1, width, A{1} / total[r], out.at(begin + first + r, head), out.token_stride);
-      lse[head * tokens + begin + first + r] = top[r] + std::log(total[r]);
-    }
+    for (int64_t r = 0; r < rows; ++r) lse[head * tokens + begin + first + r] = top[r] + std::log(total[r]);
+    for (int64_t r = 0; r < rows; ++r) total[r] = A{1} / total[r];
+    unpack_rows(s.sums.data(), padded, rows, width, total, 1, out.at(begin + first, head), out.token_stride);
   }
 
   void document(Scratch& s, int64_t begin, int64_t length, int64_t kv_head) const {
@@ -84,12 +87,14 @@ std::pair<at::Tensor, at::Tensor> attention_forward(const at::Tensor& q, const a
                                                     const std::vector<int64_t>& offsets, double scale) {
   const int64_t tokens = q.size(0), heads = q.size(1), kv_heads = k.size(1), width = q.size(2);
   at::Tensor out = at::empty(q.sizes(), q.options());
-  at::Tensor lse = at::empty({heads, tokens}, q.options().dtype(q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat));
+  at::Tensor lse =
+      at::empty({heads, tokens}, q.options().dtype(q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat));
   dispatch_element(q.scalar_type(), "attention", [&](auto element) {
     using T = decltype(element);
     using A = Accurate<T>;
-    const Forward<T> kernel{heads_of<T>(q), heads_of<T>(k), heads_of<T>(v), mutable_heads_of<T>(out), lse.data_ptr<A>(), tokens, heads / kv_heads,
-                            width, pad_lanes<A>(width), static_cast<A>(scale)};
+    const Forward<T> kernel{
+        heads_of<T>(q), heads_of<T>(k),   heads_of<T>(v), mutable_heads_of<T>(out), lse.data_ptr<A>(),
+        tokens,         heads / kv_heads, width,          pad_lanes<A>(width),      static_cast<A>(scale)};
     parallel_tasks((static_cast<int64_t>(offsets.size()) - 1) * kv_heads, [&](auto&& next) {
       typename Forward<T>::Scratch scratch;
       for (int64_t task = next(); task >= 0; task = next()) {

@@ -1,4 +1,5 @@
-// The block product compiled for three targets. Functions of the AVX namespaces may only be reached through block_kernels().
+// The block product compiled for three targets. Functions of the AVX namespaces may only be reached through
+// block_kernels().
 #include "ops/block_gemm.h"
 
 #if defined(__x86_64__)
@@ -75,10 +76,12 @@ SW_INLINE __m256d fused(__m256d a, __m256d b, __m256d c) { return _mm256_fmadd_p
 #undef SW_VECTOR_BYTES
 #undef SW_ROWS
 #undef SW_VECTORS
-void gemm_f32(int64_t m, int64_t n, int64_t k, const float* a, int64_t ar, int64_t ac, const float* b, int64_t br, float* c, int64_t cr, bool add) {
+void gemm_f32(int64_t m, int64_t n, int64_t k, const float* a, int64_t ar, int64_t ac, const float* b, int64_t br,
+              float* c, int64_t cr, bool add) {
   block_gemm<float>(m, n, k, a, ar, ac, b, br, c, cr, add);
 }
-void gemm_f64(int64_t m, int64_t n, int64_t k, const double* a, int64_t ar, int64_t ac, const double* b, int64_t br, double* c, int64_t cr, bool add) {
+void gemm_f64(int64_t m, int64_t n, int64_t k, const double* a, int64_t ar, int64_t ac, const double* b, int64_t br,
+              double* c, int64_t cr, bool add) {
   block_gemm<double>(m, n, k, a, ar, ac, b, br, c, cr, add);
 }
 }  // namespace avx2
@@ -112,10 +115,12 @@ SW_INLINE __m512d fused(__m512d a, __m512d b, __m512d c) { return _mm512_fmadd_p
 #undef SW_VECTOR_BYTES
 #undef SW_ROWS
 #undef SW_VECTORS
-void gemm_f32(int64_t m, int64_t n, int64_t k, const float* a, int64_t ar, int64_t ac, const float* b, int64_t br, float* c, int64_t cr, bool add) {
+void gemm_f32(int64_t m, int64_t n, int64_t k, const float* a, int64_t ar, int64_t ac, const float* b, int64_t br,
+              float* c, int64_t cr, bool add) {
   block_gemm<float>(m, n, k, a, ar, ac, b, br, c, cr, add);
 }
-void gemm_f64(int64_t m, int64_t n, int64_t k, const double* a, int64_t ar, int64_t ac, const double* b, int64_t br, double* c, int64_t cr, bool add) {
+void gemm_f64(int64_t m, int64_t n, int64_t k, const double* a, int64_t ar, int64_t ac, const double* b, int64_t br,
+              double* c, int64_t cr, bool add) {
   block_gemm<double>(m, n, k, a, ar, ac, b, br, c, cr, add);
 }
 }  // namespace avx512
@@ -127,10 +132,10 @@ void gemm_f64(int64_t m, int64_t n, int64_t k, const double* a, int64_t ar, int6
 std::span<const BlockKernels> block_kernels() {
   static const BlockKernels all[] = {
 #if defined(__x86_64__)
-      {"avx512", avx512::gemm_f32, avx512::gemm_f64},
-      {"avx2", avx2::gemm_f32, avx2::gemm_f64},
+    {"avx512", avx512::gemm_f32, avx512::gemm_f64},
+    {"avx2", avx2::gemm_f32, avx2::gemm_f64},
 #endif
-      {"default", portable::block_gemm<float>, portable::block_gemm<double>},
+    {"default", portable::block_gemm<float>, portable::block_gemm<double>},
   };
   std::span<const BlockKernels> usable(all);
 #if defined(__x86_64__)

@@ -5,9 +5,9 @@
 namespace scalewright {
 
 struct Compute {
-  at::ScalarType dtype = at::kFloat;   // of activations and of matrix products: kDouble, kFloat or kBFloat16
+  at::ScalarType dtype = at::kFloat;  // of activations and of matrix products: kDouble, kFloat or kBFloat16
   at::Device device = at::kCPU;
-  bool deterministic = false;          // `deterministic: layout`: fixed K blocks, batch-invariant products
+  bool deterministic = false;  // `deterministic: layout`: fixed K blocks, batch-invariant products
 
   /// dtype of norms, softmax, losses, scales and alphas: float64 when everything is, else float32.
   at::ScalarType accurate() const { return dtype == at::kDouble ? at::kDouble : at::kFloat; }

@@ -1,4 +1,5 @@
-// The element types of the CPU kernels: conversion to and from the accurate type, dispatch over dtypes, and strided rows.
+// The element types of the CPU kernels: conversion to and from the accurate type, dispatch over dtypes, and strided
+// rows.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <fmt/format.h>
@@ -9,7 +10,8 @@
 
 #include "base/error.h"
 
-/// Clones of a function for wider vectors, chosen when the program starts. All give the same bits: nothing is contracted.
+/// Clones of a function for wider vectors, chosen when the program starts. All give the same bits: nothing is
+/// contracted.
 #define SW_VECTOR_CLONES __attribute__((target_clones("default", "avx2", "avx512f")))
 
 namespace scalewright {
@@ -38,20 +40,23 @@ inline T store(Accurate<T> v) {
 template <>
 inline c10::BFloat16 store<c10::BFloat16>(float v) {
   const auto bits = std::bit_cast<std::uint32_t>(v);
-  const auto rounded = static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-  const auto quiet = static_cast<std::uint16_t>((bits >> 16) | 0x40u);
-  return c10::BFloat16((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded, c10::BFloat16::from_bits());
+  const std::uint32_t rounded = v != v ? bits | 0x400000u : bits + 0x7fffu + ((bits >> 16) & 1u);
+  return c10::BFloat16(static_cast<std::uint16_t>(rounded >> 16), c10::BFloat16::from_bits());
 }
 
 /// Calls f(T{}) for the element type of `dtype`. Throws UserError for any but float64, float32 and bfloat16.
 template <typename F>
 decltype(auto) dispatch_element(at::ScalarType dtype, std::string_view what, F&& f) {
   switch (dtype) {
-    case at::kDouble: return f(double{});
-    case at::kFloat: return f(float{});
-    case at::kBFloat16: return f(c10::BFloat16{});
+    case at::kDouble:
+      return f(double{});
+    case at::kFloat:
+      return f(float{});
+    case at::kBFloat16:
+      return f(c10::BFloat16{});
     default:
-      throw UserError(fmt::format("{}: element type {} is not supported; expected float64, float32 or bfloat16", what, c10::toString(dtype)));
+      throw UserError(fmt::format("{}: element type {} is not supported; expected float64, float32 or bfloat16", what,
+                                  c10::toString(dtype)));
   }
 }
 
@@ -74,7 +79,9 @@ struct Rows {
       outer_stride = tensor.dim() == 2 ? tensor.stride(0) : width;
     }
   }
-  int64_t offset(int64_t row) const { return inner == 1 ? row * outer_stride : (row / inner) * outer_stride + (row % inner) * inner_stride; }
+  int64_t offset(int64_t row) const {
+    return inner == 1 ? row * outer_stride : (row / inner) * outer_stride + (row % inner) * inner_stride;
+  }
   template <typename T>
   const T* row(int64_t r) const {
     return tensor.const_data_ptr<T>() + offset(r);

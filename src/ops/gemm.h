@@ -1,5 +1,5 @@
-// The one matrix-product function. Everything that multiplies matrices calls it, so that determinism, padding, packing and
-// low-bit arithmetic have one home.
+// The one matrix-product function. Everything that multiplies matrices calls it, so that determinism, padding, packing
+// and low-bit arithmetic have one home.
 #pragma once
 #include "ops/compute.h"
 
@@ -7,10 +7,14 @@ namespace scalewright {
 
 enum class Transpose { kNo, kYes };
 
-/// op(a) [M,K] times op(b) [K,N] -> [M,N] in the dtype of `a` (both operands share dtype and device; strides may be any 2-D).
-/// With compute.deterministic a result row depends neither on M nor on the other rows, and the sum over K runs in fixed blocks
-/// of kDeterministicBlockK in ascending order.
+/// op(a) [M,K] times op(b) [K,N] -> [M,N] in the dtype of `a` (both operands share dtype and device; strides may be any
+/// 2-D). With compute.deterministic a result row depends neither on M nor on the other rows, and the sum over K runs in
+/// fixed blocks of kDeterministicBlockK in ascending order. Differentiable in both operands.
 at::Tensor matmul(const Compute& compute, const at::Tensor& a, Transpose ta, const at::Tensor& b, Transpose tb);
+
+/// The same into `out` [M,N], which may be a slice of rows of a larger tensor; no gradient.
+void matmul_out(const Compute& compute, const at::Tensor& a, Transpose ta, const at::Tensor& b, Transpose tb,
+                at::Tensor& out);
 
 inline constexpr int64_t kDeterministicBlockK = 64;
 

@@ -18,7 +18,8 @@ struct RmsNorm : torch::autograd::Function<RmsNorm> {
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto saved = ctx->get_saved_variables();
-    auto [dx, dweight] = rms_norm_backward(grads[0], saved[0], saved[1], saved[2], ctx->needs_input_grad(0), ctx->needs_input_grad(1));
+    auto [dx, dweight] =
+        rms_norm_backward(grads[0], saved[0], saved[1], saved[2], ctx->needs_input_grad(0), ctx->needs_input_grad(1));
     return {dx, dweight, {}};
   }
 };
@@ -32,8 +33,10 @@ at::Tensor composed(const at::Tensor& x, const at::Tensor& weight, double eps) {
 }  // namespace
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  SW_CHECK(x.dim() >= 1 && weight.dim() == 1 && weight.size(0) == x.size(-1), "norm over {} values with {} weights", x.size(-1), weight.numel());
-  SW_CHECK(x.scalar_type() == weight.scalar_type(), "norm of {} with weights in {}", c10::toString(x.scalar_type()), c10::toString(weight.scalar_type()));
+  SW_CHECK(x.dim() >= 1 && weight.dim() == 1 && weight.size(0) == x.size(-1), "norm over {} values with {} weights",
+           x.size(-1), weight.numel());
+  SW_CHECK(x.scalar_type() == weight.scalar_type(), "norm of {} with weights in {}", c10::toString(x.scalar_type()),
+           c10::toString(weight.scalar_type()));
   if (!x.is_cpu()) return composed(x, weight, eps);
   return RmsNorm::apply(x, weight, eps);
 }

@@ -68,8 +68,8 @@ std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at
   return {y, rstd};
 }
 
-std::pair<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd,
-                                                    bool want_dx, bool want_dweight) {
+std::pair<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
+                                                    const at::Tensor& rstd, bool want_dx, bool want_dweight) {
   const Rows rows(x), dy_rows(dy);
   const at::Tensor w = weight.contiguous();
   at::Tensor dx, dweight;

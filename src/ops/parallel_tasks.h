@@ -6,8 +6,8 @@
 
 namespace scalewright {
 
-/// Each thread runs worker(next), where next() yields task numbers 0 .. count-1, each given once, and -1 at the end. Who does what
-/// varies, so tasks must not depend on each other.
+/// Each thread runs worker(next), where next() yields task numbers 0 .. count-1, each given once, and -1 at the end.
+/// Who does what varies, so tasks must not depend on each other.
 template <typename Worker>
 void parallel_tasks(int64_t count, Worker&& worker) {
   std::atomic<int64_t> taken{0};

@@ -22,7 +22,8 @@ at::Tensor inverse_of(const at::Tensor& slot) {
 }
 
 struct Gather : torch::autograd::Function<Gather> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& token, const at::Tensor& slot) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& token,
+                            const at::Tensor& slot) {
     ctx->save_for_backward({slot});
     ctx->saved_data["tokens"] = x.size(0);
     return copy_rows(x, token);
@@ -34,7 +35,8 @@ struct Gather : torch::autograd::Function<Gather> {
 };
 
 struct Combine : torch::autograd::Function<Combine> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& y, const at::Tensor& weight, const at::Tensor& token, const at::Tensor& slot) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& y, const at::Tensor& weight,
+                            const at::Tensor& token, const at::Tensor& slot) {
     const at::Tensor inverse = inverse_of(slot);
     ctx->save_for_backward({y, weight, token, slot, inverse});
     return sum_choices(y, weight, inverse, weight.size(0));
@@ -57,7 +59,8 @@ ExpertOrder counting_sort(const at::Tensor& expert_Tk, int64_t num_experts) {
   ExpertOrder order{at::empty({slots}, experts.options()), at::empty({slots}, experts.options()),
                     std::vector<int64_t>(static_cast<std::size_t>(num_experts) + 1, 0)};
   for (int64_t s = 0; s < slots; ++s) {
-    SW_CHECK(expert[s] >= 0 && expert[s] < num_experts, "token {} is routed to expert {} of {}", s / choices, expert[s], num_experts);
+    SW_CHECK(expert[s] >= 0 && expert[s] < num_experts, "token {} is routed to expert {} of {}", s / choices, expert[s],
+             num_experts);
     ++order.offsets[static_cast<std::size_t>(expert[s]) + 1];
   }
   for (std::size_t e = 0; e < static_cast<std::size_t>(num_experts); ++e) order.offsets[e + 1] += order.offsets[e];
@@ -77,7 +80,8 @@ ExpertOrder stable_sort(const at::Tensor& expert_Tk, int64_t num_experts) {
   const at::Tensor slot = std::get<1>(at::sort(flat, /*stable=*/true, 0, false));
   const at::Tensor ends = at::bincount(flat, {}, num_experts).cumsum(0).to(at::kCPU);
   ExpertOrder order{at::floor_divide(slot, std::max<int64_t>(expert_Tk.size(1), 1)), slot, {0}};
-  order.offsets.insert(order.offsets.end(), ends.const_data_ptr<int64_t>(), ends.const_data_ptr<int64_t>() + num_experts);
+  order.offsets.insert(order.offsets.end(), ends.const_data_ptr<int64_t>(),
+                       ends.const_data_ptr<int64_t>() + num_experts);
   return order;
 }
 
@@ -90,10 +94,14 @@ ExpertOrder sort_by_expert(const at::Tensor& expert_Tk, int64_t num_experts) {
 
 at::Tensor gather_tokens(const at::Tensor& x_TH, const ExpertOrder& order) {
   const int64_t tokens = x_TH.size(0), rows = order.slot.numel();
-  SW_CHECK(x_TH.dim() == 2 && (tokens == 0 ? rows == 0 : rows % tokens == 0), "{} sorted rows of {} tokens", rows, tokens);
+  SW_CHECK(x_TH.dim() == 2 && (tokens == 0 ? rows == 0 : rows % tokens == 0), "{} sorted rows of {} tokens", rows,
+           tokens);
   if (x_TH.is_cpu()) return Gather::apply(x_TH, order.token, order.slot);
   // Every choice is a row of its own first, so that the gradient is a sum in a fixed order and not an atomic addition.
-  return x_TH.unsqueeze(1).expand({tokens, tokens == 0 ? 0 : rows / tokens, x_TH.size(1)}).reshape({rows, x_TH.size(1)}).index_select(0, order.slot);
+  return x_TH.unsqueeze(1)
+      .expand({tokens, tokens == 0 ? 0 : rows / tokens, x_TH.size(1)})
+      .reshape({rows, x_TH.size(1)})
+      .index_select(0, order.slot);
 }
 
 at::Tensor combine_tokens(const at::Tensor& y, const at::Tensor& weight_Tk, const ExpertOrder& order) {
@@ -101,7 +109,8 @@ at::Tensor combine_tokens(const at::Tensor& y, const at::Tensor& weight_Tk, cons
            "{} rows with {} weights in an order of {}", y.size(0), weight_Tk.numel(), order.slot.numel());
   if (y.is_cpu()) return Combine::apply(y, weight_Tk, order.token, order.slot);
   const auto exact = y.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const at::Tensor rows = y.index_select(0, order.slot.argsort()).view({weight_Tk.size(0), weight_Tk.size(1), y.size(1)});
+  const at::Tensor rows =
+      y.index_select(0, order.slot.argsort()).view({weight_Tk.size(0), weight_Tk.size(1), y.size(1)});
   return (rows.to(exact) * weight_Tk.to(exact).unsqueeze(-1)).sum(1).to(y.scalar_type());
 }
 

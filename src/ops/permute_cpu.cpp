@@ -46,7 +46,8 @@ at::Tensor copy_rows(const at::Tensor& x, const at::Tensor& token) {
     using T = decltype(element);
     T* to = out.data_ptr<T>();
     at::parallel_for(0, count, row_grain(width), [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) std::memcpy(to + r * width, from.row<T>(source[r]), static_cast<std::size_t>(width) * sizeof(T));
+      for (int64_t r = begin; r < end; ++r)
+        std::memcpy(to + r * width, from.row<T>(source[r]), static_cast<std::size_t>(width) * sizeof(T));
     });
   });
   return out;
@@ -68,8 +69,10 @@ at::Tensor sum_choices(const at::Tensor& y, const at::Tensor& weight_Tk, const a
       for (int64_t t = begin; t < end; ++t) {
         std::fill(sum.begin(), sum.end(), A{0});
         for (int64_t s = t * choices; s < (t + 1) * choices; ++s) {
-          if (weight) add_scaled(from.row<T>(rows[s]), weight[s], sum.data(), width);
-          else add_plain(from.row<T>(rows[s]), sum.data(), width);
+          if (weight)
+            add_scaled(from.row<T>(rows[s]), weight[s], sum.data(), width);
+          else
+            add_plain(from.row<T>(rows[s]), sum.data(), width);
         }
         write_row(sum.data(), to + t * width, width);
       }
@@ -78,7 +81,8 @@ at::Tensor sum_choices(const at::Tensor& y, const at::Tensor& weight_Tk, const a
   return out;
 }
 
-at::Tensor scale_rows(const at::Tensor& dout, const at::Tensor& weight_Tk, const at::Tensor& token, const at::Tensor& slot) {
+at::Tensor scale_rows(const at::Tensor& dout, const at::Tensor& weight_Tk, const at::Tensor& token,
+                      const at::Tensor& slot) {
   const Rows from(dout);
   const int64_t count = token.numel(), width = from.width;
   at::Tensor dy = at::empty({count, width}, dout.options());
@@ -89,22 +93,26 @@ at::Tensor scale_rows(const at::Tensor& dout, const at::Tensor& weight_Tk, const
     const auto* weight = weights.const_data_ptr<Accurate<T>>();
     T* to = dy.data_ptr<T>();
     at::parallel_for(0, count, row_grain(width), [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) write_scaled(from.row<T>(source[r]), weight[slots[r]], to + r * width, width);
+      for (int64_t r = begin; r < end; ++r)
+        write_scaled(from.row<T>(source[r]), weight[slots[r]], to + r * width, width);
     });
   });
   return dy;
 }
 
-at::Tensor choice_dots(const at::Tensor& dout, const at::Tensor& y, const at::Tensor& weight_Tk, const at::Tensor& inverse) {
+at::Tensor choice_dots(const at::Tensor& dout, const at::Tensor& y, const at::Tensor& weight_Tk,
+                       const at::Tensor& inverse) {
   const Rows gradient(dout), value(y);
   const int64_t slots = inverse.numel(), choices = weight_Tk.size(1);
-  at::Tensor out = at::empty(weight_Tk.sizes(), weight_Tk.options().dtype(y.scalar_type() == at::kDouble ? at::kDouble : at::kFloat));
+  at::Tensor out = at::empty(weight_Tk.sizes(),
+                             weight_Tk.options().dtype(y.scalar_type() == at::kDouble ? at::kDouble : at::kFloat));
   const int64_t* rows = inverse.const_data_ptr<int64_t>();
   dispatch_element(y.scalar_type(), "combine_tokens", [&](auto element) {
     using T = decltype(element);
     auto* to = out.data_ptr<Accurate<T>>();
     at::parallel_for(0, slots, row_grain(value.width), [&](int64_t begin, int64_t end) {
-      for (int64_t s = begin; s < end; ++s) to[s] = dot(gradient.row<T>(s / choices), value.row<T>(rows[s]), value.width);
+      for (int64_t s = begin; s < end; ++s)
+        to[s] = dot(gradient.row<T>(s / choices), value.row<T>(rows[s]), value.width);
     });
   });
   return out.to(weight_Tk.scalar_type());

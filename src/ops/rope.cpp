@@ -30,15 +30,19 @@ at::Tensor composed(const at::Tensor& x, const RopeTable& table) {
 
 }  // namespace
 
-RopeTable make_rope_table(const Compute& compute, const at::Tensor& positions_T, const at::Tensor& inverse_frequencies, double attention_scaling) {
-  const at::Tensor angles = at::outer(positions_T.to(at::kCPU, at::kDouble), inverse_frequencies.to(at::kCPU, at::kDouble));
+RopeTable make_rope_table(const Compute& compute, const at::Tensor& positions_T, const at::Tensor& inverse_frequencies,
+                          double attention_scaling) {
+  const at::Tensor angles =
+      at::outer(positions_T.to(at::kCPU, at::kDouble), inverse_frequencies.to(at::kCPU, at::kDouble));
   return {(angles.cos() * attention_scaling).to(compute.device, compute.accurate()),
           (angles.sin() * attention_scaling).to(compute.device, compute.accurate())};
 }
 
 at::Tensor apply_rope(const at::Tensor& x_THD, const RopeTable& table) {
-  SW_CHECK(x_THD.dim() == 3 && table.cos.dim() == 2 && table.cos.size(0) == x_THD.size(0) && 2 * table.cos.size(1) == x_THD.size(2),
-           "rope of {} tokens of {} values with a table of {} by {}", x_THD.size(0), x_THD.size(-1), table.cos.size(0), table.cos.size(-1));
+  SW_CHECK(x_THD.dim() == 3 && table.cos.dim() == 2 && table.cos.size(0) == x_THD.size(0) &&
+               2 * table.cos.size(1) == x_THD.size(2),
+           "rope of {} tokens of {} values with a table of {} by {}", x_THD.size(0), x_THD.size(-1), table.cos.size(0),
+           table.cos.size(-1));
   if (!x_THD.is_cpu()) return composed(x_THD, table);
   return Rope::apply(x_THD, table.cos, table.sin);
 }

@@ -5,7 +5,8 @@ namespace scalewright {
 namespace {
 
 template <typename T>
-SW_VECTOR_CLONES void rotate(const T* x, const Accurate<T>* cos, const Accurate<T>* sin, Accurate<T> sign, T* y, int64_t half) {
+SW_VECTOR_CLONES void rotate(const T* x, const Accurate<T>* cos, const Accurate<T>* sin, Accurate<T> sign, T* y,
+                             int64_t half) {
   for (int64_t i = 0; i < half; ++i) {
     const Accurate<T> a = load(x[i]), b = load(x[i + half]), s = sign * sin[i];
     y[i] = store<T>(a * cos[i] - b * s);
@@ -29,8 +30,8 @@ at::Tensor rotate_half(const at::Tensor& x_THD, const at::Tensor& cos, const at:
     at::parallel_for(0, tokens, row_grain(heads * width), [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t)
         for (int64_t h = 0; h < heads; ++h)
-          rotate<T>(from + t * x.stride(0) + h * x.stride(1), cos_data + t * half, sin_data + t * half, inverse ? A{-1} : A{1},
-                    to + (t * heads + h) * width, half);
+          rotate<T>(from + t * x.stride(0) + h * x.stride(1), cos_data + t * half, sin_data + t * half,
+                    inverse ? A{-1} : A{1}, to + (t * heads + h) * width, half);
     });
   });
   return y;

@@ -48,7 +48,8 @@ inline double fast_exp(double x) {
   return x < -708.0 ? 0.0 : y;
 }
 
-/// Lanes of a reduction: partial sums by index modulo kLanes, then added in order. Fixed, so that every vector width agrees.
+/// Lanes of a reduction: partial sums by index modulo kLanes, then added in order. Fixed, so that every vector width
+/// agrees.
 inline constexpr int kLanes = 16;
 
 template <typename A>
@@ -57,6 +58,14 @@ inline A sum_lanes(const A (&lanes)[kLanes]) {
   for (int i = 0; i < 8; ++i) width8[i] = lanes[i] + lanes[i + 8];
   for (int i = 0; i < 4; ++i) width4[i] = width8[i] + width8[i + 4];
   return (width4[0] + width4[2]) + (width4[1] + width4[3]);
+}
+
+/// The largest of the lanes.
+template <int kCount, typename A>
+inline A max_lanes(A (&lanes)[kCount]) {
+  for (int half = kCount / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) lanes[i] = lanes[i + half] > lanes[i] ? lanes[i + half] : lanes[i];
+  return lanes[0];
 }
 
 /// Sum over i < n of term(i), in lanes.

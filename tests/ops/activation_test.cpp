@@ -44,8 +44,10 @@ TEST(SwiGlu, LargeGatesSaturate) {
 }
 
 TEST(SwiGlu, Gradients) {
-  expect_gradients_match_differences([](const std::vector<at::Tensor>& x) { return swiglu(x[0]); }, {random({5, 14}, 1)});
-  expect_gradients_match_differences([](const std::vector<at::Tensor>& x) { return swiglu(x[0].t()); }, {random({6, 4}, 1)});
+  expect_gradients_match_differences([](const std::vector<at::Tensor>& x) { return swiglu(x[0]); },
+                                     {random({5, 14}, 1)});
+  expect_gradients_match_differences([](const std::vector<at::Tensor>& x) { return swiglu(x[0].t()); },
+                                     {random({6, 4}, 1)});
 }
 
 TEST(SwiGlu, Bf16RoundsOnce) {

@@ -12,8 +12,9 @@ Compute compute_of(at::ScalarType dtype, bool deterministic) { return {dtype, at
 struct Shape {
   int64_t m, n, k;
 };
-// Below, at and above the register blocks (6, 12 rows; 8, 16 columns), the tiles (96 by 128) and the K block (64).
-const std::vector<Shape> kShapes = {{1, 1, 1}, {7, 5, 3}, {6, 16, 64}, {13, 17, 65}, {96, 128, 64}, {97, 129, 200}, {3, 300, 128}};
+// Below, at and above the register blocks (6, 12 rows; 8, 16 columns), the tiles (192 by 128) and the K block (64).
+const std::vector<Shape> kShapes = {{1, 1, 1},      {7, 5, 3},       {6, 16, 64},  {13, 17, 65},
+                                    {192, 128, 64}, {193, 129, 200}, {3, 300, 128}};
 
 TEST(Matmul, EqualsAtenInFloat64ForAllTransposes) {
   for (bool deterministic : {false, true})
@@ -31,7 +32,9 @@ TEST(Matmul, EqualsAtenInFloat64ForAllTransposes) {
 TEST(Matmul, TakesAnyStrides) {
   const at::Tensor a = random({20, 3, 30}, 1).select(1, 1), b = random({30, 40}, 2).slice(1, 0, 40, 2);
   for (bool deterministic : {false, true})
-    EXPECT_LT(max_difference(matmul(compute_of(at::kDouble, deterministic), a, Transpose::kNo, b, Transpose::kNo), at::matmul(a.clone(), b.clone())), 1e-12);
+    EXPECT_LT(max_difference(matmul(compute_of(at::kDouble, deterministic), a, Transpose::kNo, b, Transpose::kNo),
+                             at::matmul(a.clone(), b.clone())),
+              1e-12);
 }
 
 TEST(Matmul, Bf16IsTheExactProductRounded) {
@@ -42,7 +45,8 @@ TEST(Matmul, Bf16IsTheExactProductRounded) {
     EXPECT_EQ(y.scalar_type(), at::kBFloat16);
     EXPECT_LE(bf16_steps(y, exact), 0.51);  // half a step by rounding, a little more by float32 sums
     EXPECT_LE(bf16_steps(matmul_tn(compute_of(at::kBFloat16, deterministic), a, random({70, 40}, 3, at::kBFloat16)),
-                         at::matmul(a.to(at::kDouble).t(), random({70, 40}, 3, at::kBFloat16).to(at::kDouble))), 0.51);
+                         at::matmul(a.to(at::kDouble).t(), random({70, 40}, 3, at::kBFloat16).to(at::kDouble))),
+              0.51);
   }
 }
 
@@ -51,7 +55,21 @@ TEST(Matmul, EmptyOperands) {
     for (bool deterministic : {false, true}) {
       const Compute c = compute_of(dtype, deterministic);
       EXPECT_EQ(matmul_nt(c, random({0, 8}, 1, dtype), random({4, 8}, 2, dtype)).sizes(), at::IntArrayRef({0, 4}));
-      EXPECT_EQ(max_difference(matmul_tn(c, random({0, 3}, 1, dtype), random({0, 5}, 2, dtype)), at::zeros({3, 5}, dtype)), 0);
+      EXPECT_EQ(
+          max_difference(matmul_tn(c, random({0, 3}, 1, dtype), random({0, 5}, 2, dtype)), at::zeros({3, 5}, dtype)),
+          0);
+    }
+}
+
+TEST(Matmul, WritesIntoRowsOfALargerTensor) {
+  for (auto dtype : {at::kDouble, at::kFloat, at::kBFloat16})
+    for (bool deterministic : {false, true}) {
+      const at::Tensor a = random({5, 70}, 1, dtype), b = random({33, 70}, 2, dtype);
+      at::Tensor all = at::full({9, 33}, 7.0, dtype), rows = all.narrow(0, 3, 5);
+      matmul_out(compute_of(dtype, deterministic), a, Transpose::kNo, b, Transpose::kYes, rows);
+      EXPECT_TRUE(at::equal(all.narrow(0, 3, 5), matmul_nt(compute_of(dtype, deterministic), a, b)));
+      EXPECT_TRUE(at::equal(all.narrow(0, 0, 3), at::full({3, 33}, 7.0, dtype)));
+      EXPECT_TRUE(at::equal(all.narrow(0, 8, 1), at::full({1, 33}, 7.0, dtype)));
     }
 }
 
@@ -62,8 +80,11 @@ TEST(Matmul, GradientsOfBothOperands) {
     for (auto ta : {Transpose::kNo, Transpose::kYes})
       for (auto tb : {Transpose::kNo, Transpose::kYes})
         expect_gradients_match_differences(
-            [&](const std::vector<at::Tensor>& x) { return matmul(compute_of(at::kDouble, deterministic), x[0], ta, x[1], tb); },
-            {ta == Transpose::kNo ? random({3, 5}, 1) : random({5, 3}, 1), tb == Transpose::kNo ? random({5, 4}, 2) : random({4, 5}, 2)});
+            [&](const std::vector<at::Tensor>& x) {
+              return matmul(compute_of(at::kDouble, deterministic), x[0], ta, x[1], tb);
+            },
+            {ta == Transpose::kNo ? random({3, 5}, 1) : random({5, 3}, 1),
+             tb == Transpose::kNo ? random({5, 4}, 2) : random({4, 5}, 2)});
 }
 
 class DeterministicMatmul : public ::testing::TestWithParam<at::ScalarType> {
@@ -76,12 +97,15 @@ INSTANTIATE_TEST_SUITE_P(Types, DeterministicMatmul, ::testing::Values(at::kDoub
 
 TEST_P(DeterministicMatmul, RowsDoNotDependOnTheirNumber) {
   const at::Tensor all = matmul_nt(compute, x, w);
-  for (int64_t rows : {1, 2, 5, 6, 7, 64, 97, 149}) EXPECT_TRUE(at::equal(matmul_nt(compute, x.narrow(0, 0, rows), w), all.narrow(0, 0, rows))) << rows;
+  for (int64_t rows : {1, 2, 5, 6, 7, 64, 97, 149})
+    EXPECT_TRUE(at::equal(matmul_nt(compute, x.narrow(0, 0, rows), w), all.narrow(0, 0, rows))) << rows;
 }
 
 TEST_P(DeterministicMatmul, RowsFollowAPermutation) {
-  const at::Tensor order = at::randperm(150, at::make_generator<at::CPUGeneratorImpl>(std::uint64_t{3}), at::TensorOptions().dtype(at::kLong));
-  EXPECT_TRUE(at::equal(matmul_nt(compute, x.index_select(0, order), w), matmul_nt(compute, x, w).index_select(0, order)));
+  const at::Tensor order = at::randperm(150, at::make_generator<at::CPUGeneratorImpl>(std::uint64_t{3}),
+                                        at::TensorOptions().dtype(at::kLong));
+  EXPECT_TRUE(
+      at::equal(matmul_nt(compute, x.index_select(0, order), w), matmul_nt(compute, x, w).index_select(0, order)));
 }
 
 TEST_P(DeterministicMatmul, ColumnsMayBeSplit) {
@@ -108,7 +132,8 @@ TEST_P(DeterministicMatmul, PartialSumsOfKBlocksAddUpInOrder) {
 }
 
 template <typename T>
-std::vector<T> block_product(const BlockKernels& kernels, const at::Tensor& a, const at::Tensor& b, int64_t m, int64_t n, int64_t k) {
+std::vector<T> block_product(const BlockKernels& kernels, const at::Tensor& a, const at::Tensor& b, int64_t m,
+                             int64_t n, int64_t k) {
   std::vector<T> c(static_cast<std::size_t>(m * n), T{1});
   kernels.of<T>()(m, n, k, a.const_data_ptr<T>(), k, 1, b.const_data_ptr<T>(), n, c.data(), n, true);
   return c;

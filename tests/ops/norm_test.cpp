@@ -8,11 +8,14 @@ namespace {
 
 constexpr double kEps = 1e-6;
 
-at::Tensor naive(const at::Tensor& x, const at::Tensor& w) { return w * (x / at::sqrt(x.square().mean(-1, true) + kEps)); }
+at::Tensor naive(const at::Tensor& x, const at::Tensor& w) {
+  return w * (x / at::sqrt(x.square().mean(-1, true) + kEps));
+}
 
 TEST(RmsNorm, KnownAnswer) {
   // mean of squares of (3, 4) is 12.5
-  const at::Tensor y = rms_norm(at::tensor({3.0, 4.0}, at::kDouble).unsqueeze(0), at::tensor({1.0, 2.0}, at::kDouble), 0.0);
+  const at::Tensor y =
+      rms_norm(at::tensor({3.0, 4.0}, at::kDouble).unsqueeze(0), at::tensor({1.0, 2.0}, at::kDouble), 0.0);
   EXPECT_NEAR(y[0][0].item<double>(), 3 / std::sqrt(12.5), 1e-15);
   EXPECT_NEAR(y[0][1].item<double>(), 8 / std::sqrt(12.5), 1e-15);
 }
@@ -39,13 +42,17 @@ TEST(RmsNorm, TakesStridedHeads) {
   const at::Tensor qkv = random({7, 6, 16}, 1), w = random({16}, 2);
   const at::Tensor k = qkv.narrow(1, 3, 2);
   EXPECT_LT(max_difference(rms_norm(k, w, kEps), naive(k, w)), 1e-12);
-  EXPECT_LT(max_difference(rms_norm(qkv.transpose(0, 2), random({7}, 3), kEps), naive(qkv.transpose(0, 2), random({7}, 3))), 1e-12);
+  EXPECT_LT(
+      max_difference(rms_norm(qkv.transpose(0, 2), random({7}, 3), kEps), naive(qkv.transpose(0, 2), random({7}, 3))),
+      1e-12);
 }
 
 TEST(RmsNorm, Gradients) {
-  expect_gradients_match_differences([](const std::vector<at::Tensor>& x) { return rms_norm(x[0], x[1], kEps); }, {random({5, 19}, 1), random({19}, 2)});
-  expect_gradients_match_differences([](const std::vector<at::Tensor>& x) { return rms_norm(x[0].narrow(1, 1, 2), x[1], kEps); },
-                                     {random({4, 3, 8}, 1), random({8}, 2)});
+  expect_gradients_match_differences([](const std::vector<at::Tensor>& x) { return rms_norm(x[0], x[1], kEps); },
+                                     {random({5, 19}, 1), random({19}, 2)});
+  expect_gradients_match_differences(
+      [](const std::vector<at::Tensor>& x) { return rms_norm(x[0].narrow(1, 1, 2), x[1], kEps); },
+      {random({4, 3, 8}, 1), random({8}, 2)});
 }
 
 TEST(RmsNorm, LowPrecisionGradientsFollowFloat64) {
@@ -78,7 +85,9 @@ TEST(RmsNorm, NoTokens) {
   EXPECT_EQ(w.grad().abs().sum().item<double>(), 0);
 }
 
-TEST(RmsNorm, RejectsOtherTypes) { EXPECT_THROW(rms_norm(at::ones({2, 4}, at::kHalf), at::ones({4}, at::kHalf), kEps), UserError); }
+TEST(RmsNorm, RejectsOtherTypes) {
+  EXPECT_THROW(rms_norm(at::ones({2, 4}, at::kHalf), at::ones({4}, at::kHalf), kEps), UserError);
+}
 
 }  // namespace
 }  // namespace scalewright

@@ -7,7 +7,8 @@ namespace scalewright {
 namespace {
 
 at::Tensor routing(int64_t tokens, int64_t choices, int64_t experts, std::uint64_t seed) {
-  return at::randint(experts, {tokens, choices}, at::make_generator<at::CPUGeneratorImpl>(seed), at::TensorOptions().dtype(at::kLong));
+  return at::randint(experts, {tokens, choices}, at::make_generator<at::CPUGeneratorImpl>(seed),
+                     at::TensorOptions().dtype(at::kLong));
 }
 
 TEST(SortByExpert, KnownAnswer) {
@@ -40,8 +41,11 @@ TEST(CombineTokens, EqualsTheFormulaAndItsGradients) {
   const at::Tensor y = random({12, 7}, 1), weight = random({4, 3}, 2);
   const ExpertOrder order = sort_by_expert(routing(4, 3, 5, 3), 5);
   const at::Tensor scaled = y * weight.view(-1).index_select(0, order.slot).unsqueeze(1);
-  EXPECT_LT(max_difference(combine_tokens(y, weight, order), at::zeros({4, 7}, at::kDouble).index_add(0, order.token, scaled)), 1e-12);
-  expect_gradients_match_differences([&](const std::vector<at::Tensor>& in) { return combine_tokens(in[0], in[1], order); }, {y, weight});
+  EXPECT_LT(max_difference(combine_tokens(y, weight, order),
+                           at::zeros({4, 7}, at::kDouble).index_add(0, order.token, scaled)),
+            1e-12);
+  expect_gradients_match_differences(
+      [&](const std::vector<at::Tensor>& in) { return combine_tokens(in[0], in[1], order); }, {y, weight});
 }
 
 TEST(CombineTokens, AccumulatesBf16InFloat32) {
@@ -52,7 +56,8 @@ TEST(CombineTokens, AccumulatesBf16InFloat32) {
 }
 
 TEST(CombineTokens, GradientsKeepTheirTypes) {
-  at::Tensor y = random({8, 16}, 1, at::kBFloat16).requires_grad_(), weight = random({4, 2}, 2, at::kFloat).requires_grad_();
+  at::Tensor y = random({8, 16}, 1, at::kBFloat16).requires_grad_(),
+             weight = random({4, 2}, 2, at::kFloat).requires_grad_();
   const at::Tensor out = combine_tokens(y, weight, sort_by_expert(routing(4, 2, 3, 3), 3));
   EXPECT_EQ(out.scalar_type(), at::kBFloat16);
   out.to(at::kFloat).sum().backward();
@@ -63,7 +68,9 @@ TEST(CombineTokens, GradientsKeepTheirTypes) {
 TEST(Permute, SameBitsForAnyNumberOfThreads) {
   const at::Tensor x = random({500, 64}, 1, at::kFloat), weight = random({500, 4}, 2, at::kFloat);
   const ExpertOrder order = sort_by_expert(routing(500, 4, 16, 3), 16);
-  const Function f = [&](const std::vector<at::Tensor>& in) { return combine_tokens(gather_tokens(in[0], order), in[1], order); };
+  const Function f = [&](const std::vector<at::Tensor>& in) {
+    return combine_tokens(gather_tokens(in[0], order), in[1], order);
+  };
   const auto one = with_threads(1, [&] { return gradients(f, {x, weight}); });
   const auto three = with_threads(3, [&] { return gradients(f, {x, weight}); });
   for (std::size_t i = 0; i < 2; ++i) EXPECT_TRUE(at::equal(one[i], three[i]));

@@ -32,7 +32,9 @@ TEST(Rope, TableIsExactForLargePositions) {
 
 TEST(Rope, GradientIsTheAdjoint) {
   const RopeTable table = make_rope_table(kExact, at::arange(4, at::kLong), frequencies(3), 1.25);
-  expect_gradients_match_differences([&](const std::vector<at::Tensor>& x) { return apply_rope(x[0].narrow(1, 0, 2), table); }, {random({4, 3, 6}, 1)});
+  expect_gradients_match_differences(
+      [&](const std::vector<at::Tensor>& x) { return apply_rope(x[0].narrow(1, 0, 2), table); },
+      {random({4, 3, 6}, 1)});
 }
 
 TEST(Rope, Bf16RoundsOnce) {

@@ -8,7 +8,8 @@
 namespace scalewright {
 
 inline at::Tensor random(at::IntArrayRef sizes, std::uint64_t seed, at::ScalarType dtype = at::kDouble) {
-  return at::randn(sizes, at::make_generator<at::CPUGeneratorImpl>(seed), at::TensorOptions().dtype(at::kDouble)).to(dtype);
+  return at::randn(sizes, at::make_generator<at::CPUGeneratorImpl>(seed), at::TensorOptions().dtype(at::kDouble))
+      .to(dtype);
 }
 
 inline double max_difference(const at::Tensor& a, const at::Tensor& b) {
@@ -36,7 +37,8 @@ auto with_threads(int threads, F&& f) {
 using Function = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
 
 /// Gradients of sum(f(inputs) * r) for a fixed random r.
-inline std::vector<at::Tensor> gradients(const Function& f, const std::vector<at::Tensor>& inputs, std::uint64_t seed = 99) {
+inline std::vector<at::Tensor> gradients(const Function& f, const std::vector<at::Tensor>& inputs,
+                                         std::uint64_t seed = 99) {
   std::vector<at::Tensor> leaves;
   for (const at::Tensor& x : inputs) leaves.push_back(x.detach().clone().requires_grad_());
   const at::Tensor y = f(leaves);
@@ -46,8 +48,8 @@ inline std::vector<at::Tensor> gradients(const Function& f, const std::vector<at
   return out;
 }
 
-/// Compares gradients in float64 with central differences of step 1e-5. Their error is about 1e-10 (the third derivative) plus
-/// 1e-16/1e-5 times the sum's size, so 1e-7 leaves room and still shows any wrong term.
+/// Compares gradients in float64 with central differences of step 1e-5. Their error is about 1e-10 (the third
+/// derivative) plus 1e-16/1e-5 times the sum's size, so 1e-7 leaves room and still shows any wrong term.
 inline void expect_gradients_match_differences(const Function& f, const std::vector<at::Tensor>& inputs) {
   const auto analytic = gradients(f, inputs);
   const double step = 1e-5;
