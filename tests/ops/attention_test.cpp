@@ -7,7 +7,6 @@ namespace scalewright {
 namespace {
 
 using Offsets = std::vector<int64_t>;
-const Compute kExact{at::kDouble, at::kCPU, false};
 
 /// Whole score matrices with a mask, as transformers' eager attention has them.
 at::Tensor naive(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Offsets& offsets, double scale) {

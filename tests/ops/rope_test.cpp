@@ -5,8 +5,6 @@
 namespace scalewright {
 namespace {
 
-const Compute kExact{at::kDouble, at::kCPU, false};
-
 at::Tensor frequencies(int64_t half) { return at::pow(10000.0, -at::arange(half, at::kDouble) / half); }
 
 TEST(Rope, QuarterTurnMovesTheFirstHalfToTheSecond) {

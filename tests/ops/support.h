@@ -7,6 +7,8 @@
 
 namespace scalewright {
 
+inline const Compute kExact{at::kDouble, at::kCPU, false};
+
 inline at::Tensor random(at::IntArrayRef sizes, std::uint64_t seed, at::ScalarType dtype = at::kDouble) {
   return at::randn(sizes, at::make_generator<at::CPUGeneratorImpl>(seed), at::TensorOptions().dtype(at::kDouble))
       .to(dtype);
