@@ -142,7 +142,8 @@ class CommandLine {
 
 /// Tells a failure on standard error, and with --json also as the one document on standard output.
 int report(const std::string& message, ExitCode code, bool json) {
-  std::fprintf(stderr, "error: %s\n", message.c_str());
+  const char* rank = std::getenv("RANK");
+  std::fprintf(stderr, "%serror: %s\n", rank ? fmt::format("[rank {}] ", rank).c_str() : "", message.c_str());
   try {
     if (json) print_json({{"error", message}, {"exit_code", static_cast<int>(code)}});
   } catch (const DiskError&) {
@@ -152,10 +153,26 @@ int report(const std::string& message, ExitCode code, bool json) {
 }
 
 int run_parsed(Command& command, const CommonOptions& common) {
-  Log log;
+  const World world = world_from_environment();
+  Log log(world.rank);
   CommonOptions own = common;
-  if (command.parallel_options_are_a_plan()) own.tp = own.ep = own.cp = own.pp = own.dp = std::nullopt;
-  Runtime runtime = start_runtime(own, log);
+  const bool alone = command.ranks() != RankUse::kAll;
+  if (world.launched() && command.ranks() == RankUse::kOne)
+    throw UserError(fmt::format("{} runs in one process, but {} ranks were started\nhint: of the whole job, train runs on several ranks; start the rest once", command.name(),
+                                world.size));
+  if (world.launched() && alone) {
+    if (world.rank > 0) return 0;
+    log.info("{} runs on the first of {} ranks alone", command.name(), world.size);
+  }
+  if (command.parallel_options_are_a_plan()) {
+    own.tp = own.ep = own.cp = own.pp = own.dp = std::nullopt;
+    own.sp = false;
+  } else if (world.launched() && alone) {
+    own.tp = own.ep = own.cp = own.pp = own.dp = 1;
+    own.sp = false;
+    own.overrides.push_back("parallel.sp=false");
+  }
+  Runtime runtime = start_runtime(own, log, alone ? World{} : world);
   Context context{common, log, std::move(runtime.mesh), runtime.compute};
   return static_cast<int>(command.run(context));
 }

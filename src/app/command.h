@@ -58,6 +58,13 @@ void print_text(const std::string& text);
 /// config from -c and -o, with --seed and the parallel options applied; defaults when no file was given.
 Config command_config(const CommonOptions& common);
 
+/// What a command does when torchrun, srun or launch started several ranks of it.
+enum class RankUse {
+  kAll,     // computes on all of them
+  kFirst,   // the first does it alone, the others end at once
+  kOne,     // is refused
+};
+
 class Command {
  public:
   virtual ~Command() = default;
@@ -66,6 +73,7 @@ class Command {
   virtual std::vector<Option> options() = 0;
   /// Whether --tp and the like speak of a later use of the model (verify: its serving) and not of this program's ranks.
   virtual bool parallel_options_are_a_plan() const { return false; }
+  virtual RankUse ranks() const { return RankUse::kFirst; }
   /// Throws Error; the exit code is the return value or the error's.
   virtual ExitCode run(Context& context) = 0;
 };

@@ -95,8 +95,6 @@ std::vector<std::string> find_problems(const OrderedJson& report) {
   if (report["disk"]["free_bytes"] < kGiB)
     problems.push_back("less than 1 GiB of disk is free here: checkpoints and exports will not fit");
   if (report["memory"]["available_bytes"] < kGiB) problems.push_back("less than 1 GiB of memory is available");
-  if (const char* world = std::getenv("WORLD_SIZE"); world && std::strtol(world, nullptr, 10) > 1)
-    problems.push_back(fmt::format("WORLD_SIZE is {}: this build runs one rank", world));
   return problems;
 }
 

@@ -25,6 +25,7 @@ class ExportCommand : public Command {
   ExitCode run(Context& context) override {
     const TrainedScales trained = open_trained_scales(source_);
     const ExportOptions options{parse_size(shard_size_)};
+    check_export_target(out_, trained.weights->folder());
     if (context.common.dry_run) {
       context.log.info("would export step {} of {} to {}", trained.step, trained.run.string(), out_);
       return ExitCode::kOk;

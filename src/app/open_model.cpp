@@ -44,7 +44,7 @@ Config quantizers_of_checkpoint(const fs::path& path) {
   if (!state.contains("config") || !state["config"].contains("quantize"))
     throw DataError(fmt::format("{}: the checkpoint does not say how its model was quantized", step.string()));
   std::vector<std::string> overrides;
-  for (const auto& [key, value] : state["config"]["quantize"].items()) overrides.push_back("quantize." + key + "=" + value.dump());
+  for (const auto& [key, value] : state["config"]["quantize"].items()) overrides.push_back("quantize." + key + "=" + (value.is_string() ? value.get<std::string>() : value.dump()));
   if (state["config"].contains("train") && state["config"]["train"].contains("act_scales"))
     overrides.push_back("train.act_scales=" + state["config"]["train"]["act_scales"].dump());
   return default_config(overrides);

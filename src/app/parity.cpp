@@ -1,7 +1,8 @@
 // parity: computes a model on given tokens and compares with known answers (logits, losses, gradients of the scales).
 #include "app/command.h"
 #include "base/error.h"
-#include "model/decoder.h"
+#include "comm/tensor_map.h"
+#include "model/pipeline.h"
 #include "store/safetensors.h"
 #include "train/loss.h"
 
@@ -43,6 +44,7 @@ class ParityCommand : public Command {
             {"--tolerance", "largest relative difference (relative L2 for tensors) that passes", &tolerance_},
             {"--out", "write the own logits, losses and gradients to this safetensors file", &out_}};
   }
+  RankUse ranks() const override { return RankUse::kAll; }
   ExitCode run(Context& context) override;
 
  private:
@@ -83,7 +85,23 @@ Computed ParityCommand::compute(Context& context, Decoder& decoder, const at::Te
   const Batch batch = batch_from_rows(ids, labels);
   const int64_t valid = batch.valid_tokens();
   const double scale = valid > 0 ? 1.0 / static_cast<double>(valid) : 0.0;
-  const auto shape_logits = [&](const at::Tensor& hidden) { return decoder.logits(hidden).view({ids.size(0), ids.size(1), -1}).to(at::kDouble); };
+  const Mesh& mesh = decoder.mesh();
+  const auto local = std::make_shared<const LocalBatch>(localize(batch, mesh));
+  const LossSplit split{&mesh.tp(), local->layout.tp_rows};
+  // The last stage knows the logits; the first one, where the answers are compared and written, gets them from there.
+  const auto shape_logits = [&](const at::Tensor& hidden) {
+    at::Tensor logits = at::empty({batch.tokens(), decoder.config().vocabulary}, context.compute.accurate_options());
+    if (decoder.last_stage()) logits = decoder.gather_logits(hidden, *local, batch.tokens()).contiguous();
+    mesh.pp().broadcast(logits, mesh.pp().size() - 1);
+    return logits.view({ids.size(0), ids.size(1), -1}).to(at::kDouble);
+  };
+  const auto losses = [&](const LossSection& options, const at::Tensor& student, const at::Tensor& teacher) {
+    LossResult result;
+    if (decoder.last_stage())
+      result = distillation_loss(context.compute, options, student, teacher, decoder.head(), teacher.defined() ? decoder.head() : at::Tensor(), local->labels, scale, split);
+    result.sums.add_up(mesh.world());
+    return result;
+  };
   const auto scalar = [&](double sum) { return at::scalar_tensor(sum * scale, at::kDouble); };
 
   Computed result;
@@ -93,35 +111,41 @@ Computed ParityCommand::compute(Context& context, Decoder& decoder, const at::Te
   lm_only.distill_weight = 0;
   {
     at::NoGradGuard no_grad;
-    teacher = decoder.forward(batch, {.mode = Mode::kTeacher});
+    teacher = forward_stage(decoder, local, {.mode = Mode::kTeacher}).output;
     result.tensors["logits"] = shape_logits(teacher);
-    const LossResult own = distillation_loss(context.compute, lm_only, teacher, {}, decoder.head(), {}, batch.labels, scale);
-    result.tensors["lm_loss"] = scalar(own.sums.lm);
+    result.tensors["lm_loss"] = scalar(losses(lm_only, teacher, {}).sums.lm);
   }
   if (format_.empty()) return result;
 
   decoder.quantize(whole_model_plan(decoder.config(), format_, numerics_));
   if (decoder.needs_calibration()) {
     at::NoGradGuard no_grad;
-    decoder.forward(batch, {.mode = Mode::kCalibrate});
+    forward_stage(decoder, local, {.mode = Mode::kCalibrate});
+    decoder.share_calibration();
   }
   at::AutoGradMode with_grad(grad_);
-  const at::Tensor student = decoder.forward(batch, {.mode = Mode::kStudent});
-  const LossResult loss = distillation_loss(context.compute, LossSection{}, student, teacher, decoder.head(), decoder.head(), batch.labels, scale);
-  if (grad_) loss.loss.backward();
+  const StagePass student = forward_stage(decoder, local, {.mode = Mode::kStudent});
+  const LossResult loss = losses(LossSection{}, student.output, teacher);
+  if (grad_) backward_stage(decoder, student, loss.loss);
   at::NoGradGuard no_grad;
-  result.tensors[prefix() + "logits"] = shape_logits(student.detach());
+  if (grad_) decoder.sum_gradients();
+  result.tensors[prefix() + "logits"] = shape_logits(student.output.detach());
   for (const auto& [name, sum] : std::vector<std::pair<std::string, double>>{
            {"fkl", loss.sums.fkl}, {"rkl", loss.sums.rkl}, {"cakld", loss.sums.cakld}, {"lm", loss.sums.lm}}) {
     result.tensors[prefix() + name] = scalar(sum);
     result.losses.push_back(name);
   }
   if (!grad_) return result;
+  Tensors gradients;
   for (const Trainable& trainable : decoder.trainables()) {
     at::Tensor gradient = trainable.tensor.grad().defined() ? trainable.tensor.grad() : at::zeros_like(trainable.tensor);
+    if (trainable.placement) gradient = trainable.placement->gather(gradient);
     if (gradient.dim() == 3 && gradient.size(0) == 1) gradient = gradient.squeeze(0);
-    result.tensors[prefix() + "grad." + trainable.name] = gradient.to(at::kDouble);
-    result.gradients.push_back(trainable.name);
+    gradients[trainable.name] = gradient.to(at::kDouble);
+  }
+  for (auto& [name, gradient] : gather_on_first(mesh.pp(), std::move(gradients))) {
+    result.tensors[prefix() + "grad." + name] = gradient;
+    result.gradients.push_back(name);
   }
   return result;
 }
@@ -180,6 +204,11 @@ void print_table(const OrderedJson& report) {
   for (const auto& [name, value] : report["grads"].items()) line("grad." + name, value);
 }
 
+std::vector<int64_t> all_ranks(const Mesh& mesh, int64_t value) {
+  const at::Tensor all = mesh.world().all_gather(at::full({1}, value, at::kLong), std::vector<int64_t>(static_cast<std::size_t>(mesh.size()), 1));
+  return {all.const_data_ptr<int64_t>(), all.const_data_ptr<int64_t>() + all.numel()};
+}
+
 ExitCode ParityCommand::run(Context& context) {
   if (!format_.empty()) find_format(format_);
   if (grad_ && format_.empty()) throw UserError("--grad needs --format: only scales have gradients here");
@@ -193,7 +222,8 @@ ExitCode ParityCommand::run(Context& context) {
     context.log.info("would compute {} rows of {} tokens of {} ({} parameters)", ids.size(0), ids.size(1), folder.string(), parameter_count(config));
     return ExitCode::kOk;
   }
-  Decoder decoder(config, weights, context.compute, context.mesh);
+  const int64_t unit = format_.empty() ? 1 : column_unit(whole_model_plan(config, format_, numerics_));
+  Decoder decoder(config, weights, context.compute, context.mesh, unit);
   const Computed computed = compute(context, decoder, ids, labels);
   bool passed = true;
   OrderedJson report;
@@ -201,7 +231,8 @@ ExitCode ParityCommand::run(Context& context) {
   report["numerics"] = numerics_;
   const Degrees& degrees = context.mesh.degrees();
   report["layout"] = {{"tp", degrees.tp}, {"ep", degrees.ep}, {"cp", degrees.cp}, {"pp", degrees.pp}, {"dp", degrees.dp}, {"sp", degrees.sp}};
-  report["local_parameters"] = std::vector<int64_t>{parameter_count(config)};
+  report["local_parameters"] = all_ranks(context.mesh, decoder.local_parameters());
+  if (!context.mesh.first()) return ExitCode::kOk;   // the first rank compares
   report.update(compare(computed, expected, passed));
   if (!out_.empty()) save_tensors(out_, computed.tensors);
   if (context.common.json) print_json(report);

@@ -45,15 +45,25 @@ Config PtqCommand::resolve(const CommonOptions& common) const {
   return config;
 }
 
+/// quantize.calibration, else the training data.
+std::vector<std::string> calibration_files(const Config& config) {
+  return config.quantize.calibration.empty() ? config.data.train : std::vector<std::string>{config.quantize.calibration};
+}
+
 void PtqCommand::calibrate_inputs(Context& context, Decoder& decoder, const Config& config, const std::filesystem::path& folder) const {
   if (!decoder.needs_calibration()) return;
-  if (config.quantize.calibration.empty())
-    throw UserError(fmt::format("{} needs calibration data for its static input scales\nhint: --calib FILE (JSON lines, token shards, or safetensors with input_ids)",
-                                config.quantize.format));
   const ScratchFolder scratch;
-  const auto rows = open_rows(folder, {config.quantize.calibration}, config.data, scratch.path(), decoder.config().vocabulary, context.log);
+  const auto rows = open_rows(folder, calibration_files(config), config.data, scratch.path(), decoder.config().vocabulary, context.log);
   context.log.info("calibrating on {} rows", std::min(rows->size(), config.quantize.calibration_rows));
   calibrate(decoder, *rows, config.quantize.calibration_rows, config.train.micro_batch);
+}
+
+/// Whether an input needs a range that only data can tell.
+bool static_globals(const QuantPlan& plan) {
+  return std::any_of(plan.formats.begin(), plan.formats.end(), [&](const auto& entry) {
+    const auto& activation = entry.second->activation;
+    return plan.numerics == Numerics::kDeploy && activation && activation->layout == ScaleLayout::kTwoLevelBlock;
+  });
 }
 
 // Every quantizer, its scales' range and its input global: what a reviewer looks at first.
@@ -83,6 +93,11 @@ ExitCode PtqCommand::run(Context& context) {
   const ModelWeights weights(folder, model);
   const QuantPlan plan = make_quant_plan(config.quantize, config.train.act_scales, projections(model));
   const ExportOptions options{parse_size(shard_size_)};
+  check_export_target(out_, folder);
+  const std::vector<std::string> calibration = calibration_files(config);
+  if (static_globals(plan) && calibration.empty())
+    throw UserError(fmt::format("{} needs calibration data for its static input scales\nhint: --calib FILE (JSON lines, token shards, or safetensors with input_ids), or "
+                                "quantize.calibration or data.train in the configuration", config.quantize.format));
   if (context.common.dry_run) {
     context.log.info("would quantize {} projections of {} to {} and write {}", plan.formats.size(), folder.string(), config.quantize.format, out_);
     return ExitCode::kOk;

@@ -12,6 +12,7 @@ class RecoverCommand : public Command {
   std::string summary() const override { return "the whole job: gap, quantization, distillation, evaluation, export, verification; resumes"; }
   std::vector<Option> options() override { return {{"--resume", "auto, never, or a step to continue from", &resume_}}; }
 
+  RankUse ranks() const override { return RankUse::kOne; }
   ExitCode run(Context& context) override {
     Config config = command_config(context.common);
     if (!resume_.empty()) config.train.resume = resume_;
@@ -25,6 +26,9 @@ class RecoverCommand : public Command {
     const Candidate& best = Recovery::best(candidates);
     recovery.export_best(best);
     const bool verified = recovery.verify_best(best);
+    if (best.scores.average() < ptq.average())
+      context.log.warning("training made it worse: the best checkpoint scores {:.4f}, quantization alone {:.4f}\nhint: look at the validation lines; lower train.lr, or train longer on more data",
+                          best.scores.average(), ptq.average());
     const OrderedJson summary = recovery.summarize(bf16, ptq, best, verified);
 
     if (context.common.json) print_json(summary);
@@ -36,7 +40,9 @@ class RecoverCommand : public Command {
 
  private:
   static ExitCode dry_run(Context& context, const Config& config) {
+    Recovery::check(config);
     const Session session = open_session(config);
+    check_inputs(session);
     context.log.info("would recover {} ({} parameters) in {}: {} projections, {} steps, run directory {}", session.model_folder.string(),
                      parameter_count(session.model), config.quantize.format, session.plan.formats.size(), config.train.steps, session.run.string());
     return ExitCode::kOk;

@@ -39,12 +39,17 @@ OrderedJson share_or_null(double share) { return std::isfinite(share) ? OrderedJ
 
 }  // namespace
 
+void Recovery::check(const Config& config) {
+  if (config.evaluate.tasks.empty())
+    throw UserError("evaluate.tasks is missing\nhint: evaluate: {tasks: FOLDER} names the task files by which recovery is judged");
+  if (config.quantize.numerics != "deploy")
+    throw UserError("recover exports what it trains, which mcore_qad numerics do not allow\nhint: quantize.numerics: deploy, or use train");
+  read_tasks(config.evaluate.tasks, config.evaluate.limit);
+}
+
 Recovery::Recovery(const Config& config, Context& context) : context_(context), session_(open_session(config)) {
   const EvaluateSection& evaluate = session_.config.evaluate;
-  if (evaluate.tasks.empty())
-    throw UserError("evaluate.tasks is missing\nhint: evaluate: {tasks: FOLDER} names the task files by which recovery is judged");
-  if (session_.config.quantize.numerics != "deploy")
-    throw UserError("recover exports what it trains, which mcore_qad numerics do not allow\nhint: quantize.numerics: deploy, or use train");
+  check(config);
   every_ = evaluate.every > 0 ? evaluate.every : std::max<int64_t>(1, (session_.config.train.steps + kDefaultEvaluations - 1) / kDefaultEvaluations);
   std::vector<Task> tasks = read_tasks(evaluate.tasks, evaluate.limit);
   if (!is_tokenized(tasks)) text_ = std::make_unique<TextWorker>(session_.model_folder);

@@ -31,6 +31,8 @@ class Recovery {
   /// Trains to the end, scoring checkpoints on the way.
   std::vector<Candidate> train_and_score();
   /// The best average; between equal ones the smaller divergence, then the earlier step.
+  /// What needs no model: throws UserError for a configuration that cannot be recovered from, or without readable tasks.
+  static void check(const Config& config);
   static const Candidate& best(const std::vector<Candidate>& candidates);
   void export_best(const Candidate& candidate);
   /// Whether the export re-reads as what was trained; the findings go to verify.json.

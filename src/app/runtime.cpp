@@ -1,6 +1,5 @@
 #include "app/runtime.h"
 
-#include <cstdlib>
 
 namespace scalewright {
 namespace {
@@ -25,21 +24,14 @@ int degree(int64_t value, const char* name) {
   return static_cast<int>(value);
 }
 
-/// torchrun tells the number of ranks it started.
-int64_t launched_ranks() {
-  const char* text = std::getenv("WORLD_SIZE");
-  const long ranks = text ? std::strtol(text, nullptr, 10) : 1;
-  return ranks > 1 ? ranks : 1;
-}
-
-Degrees degrees_of(const ParallelSection& parallel) {
+Degrees degrees_of(const ParallelSection& parallel, int64_t ranks) {
   Degrees degrees;
   degrees.tp = degree(parallel.tp, "tp");
   degrees.ep = degree(parallel.ep, "ep");
   degrees.cp = degree(parallel.cp, "cp");
   degrees.pp = degree(parallel.pp, "pp");
   const int64_t others = parallel.tp * parallel.cp * parallel.pp;
-  degrees.dp = degree(parallel.dp > 0 ? parallel.dp : std::max<int64_t>(1, launched_ranks() / others), "dp");
+  degrees.dp = degree(parallel.dp > 0 ? parallel.dp : std::max<int64_t>(1, ranks / others), "dp");
   degrees.sp = parallel.sp;
   return degrees;
 }
@@ -77,7 +69,7 @@ Config command_config(const CommonOptions& common) {
   return config;
 }
 
-Runtime start_runtime(const CommonOptions& common, Log& log) {
+Runtime start_runtime(const CommonOptions& common, Log& log, const World& world) {
   set_threads(common.threads);
   const Config config = command_config(common);
   for (const auto& note : config.notes) log.info("{}: {}", common.config, note);
@@ -85,7 +77,9 @@ Runtime start_runtime(const CommonOptions& common, Log& log) {
   compute.device = find_device(common.device);
   compute.dtype = resolve_dtype(config.model.dtype, compute.device);
   compute.deterministic = config.parallel.deterministic == "layout";
-  return {Mesh::single(degrees_of(config.parallel)), compute};
+  if (world.launched() && compute.deterministic)
+    throw UserError("parallel.deterministic: layout on several ranks is not built yet\nhint: leave it at 'run' (reruns of a layout are bitwise equal)");
+  return {Mesh::connect(degrees_of(config.parallel, world.size), world), compute};
 }
 
 }  // namespace scalewright

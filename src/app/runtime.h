@@ -12,7 +12,7 @@ struct Runtime {
 /// Sets the number of threads, checks the device, resolves the dtype (options first, then the configuration) and makes
 /// the mesh. Logs the notes of a translated configuration. Throws UserError (no such device, more ranks than this build
 /// runs, a bad file).
-Runtime start_runtime(const CommonOptions& common, Log& log);
+Runtime start_runtime(const CommonOptions& common, Log& log, const World& world);
 
 /// "auto" is bfloat16 on a GPU and where the CPU multiplies bfloat16 itself, else float32. Throws UserError for an
 /// unknown name.

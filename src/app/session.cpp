@@ -45,6 +45,15 @@ Session open_session(const Config& config) {
   return session;
 }
 
+void check_inputs(const Session& session) {
+  std::vector<std::string> files = session.config.data.train;
+  files.insert(files.end(), session.config.data.validation.begin(), session.config.data.validation.end());
+  for (const std::string& file : {session.config.quantize.calibration, session.config.quantize.init_scales})
+    if (!file.empty()) files.push_back(file);
+  for (const std::string& file : files)
+    if (!std::filesystem::exists(file)) throw DataError(fmt::format("{}: no such file or folder", file));
+}
+
 SessionRows open_session_rows(const Session& session, Log& log) {
   const DataSection& data = session.config.data;
   SessionRows rows;
@@ -77,7 +86,7 @@ RunIdentity session_identity(const Session& session, const SessionRows& rows, co
 }
 
 std::unique_ptr<Decoder> open_session_decoder(const Session& session, const Context& context, const RowSource& rows, bool resumed) {
-  auto decoder = std::make_unique<Decoder>(session.model, *session.weights, context.compute, context.mesh);
+  auto decoder = std::make_unique<Decoder>(session.model, *session.weights, context.compute, context.mesh, column_unit(session.plan));
   decoder->quantize(session.plan);
   if (resumed) return decoder;
   const QuantizeSection& quantize = session.config.quantize;

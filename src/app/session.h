@@ -22,6 +22,9 @@ struct Session {
 /// Throws UserError when model.path or output.path is missing, DataError for a model that does not fit.
 Session open_session(const Config& config);
 
+/// For --dry-run: the data files that the configuration names are there. Throws DataError.
+void check_inputs(const Session& session);
+
 /// Training and validation rows. Raw files are prepared into <run>/data. Without data.validation a holdout of
 /// data.validation_fraction of the training rows; at most data.validation_rows rows, the same every time; none: nullptr.
 struct SessionRows {

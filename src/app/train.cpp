@@ -6,6 +6,7 @@
 #include "store/manifest.h"
 #include "train/resume.h"
 #include "train/trainer.h"
+#include "train/training_step.h"
 
 namespace scalewright {
 
@@ -16,6 +17,7 @@ class TrainCommand : public Command {
   std::string name() const override { return "train"; }
   std::string summary() const override { return "trains quantization scales by distillation (MCoreQAD YAML is accepted unchanged)"; }
   std::vector<Option> options() override { return {}; }
+  RankUse ranks() const override { return RankUse::kAll; }
   ExitCode run(Context& context) override;
 
  private:
@@ -70,22 +72,41 @@ ExitCode TrainCommand::dry_run(Context& context, const Session& session, std::op
   return ExitCode::kOk;
 }
 
-ExitCode TrainCommand::run(Context& context) {
-  const Session session = open_session(command_config(context.common));
-  const std::optional<int64_t> resumed = resume_step(session.config.train.resume, session.run);
-  if (context.common.dry_run) return dry_run(context, session, resumed);
+void check_batches(const TrainSection& train, int64_t data_parallel) {
+  const int64_t at_once = train.micro_batch * data_parallel;
+  if (train.global_batch % at_once != 0)
+    throw UserError(fmt::format("train.global_batch {} is not a multiple of train.micro_batch {} x {} data-parallel ranks\nhint: set train.global_batch to a multiple of {}",
+                                train.global_batch, train.micro_batch, data_parallel, at_once));
+}
 
+ExitCode TrainCommand::run(Context& context) {
+  Config config = command_config(context.common);
+  config.train.global_batch = rows_of_step(config.train, context.mesh.dp().size());   // another number of ranks must not change it silently
+  check_batches(config.train, context.mesh.dp().size());
+  const Session session = open_session(config);
+  const std::optional<int64_t> resumed = resume_step(session.config.train.resume, session.run);
+  if (context.common.dry_run) {
+    check_inputs(session);
+    return dry_run(context, session, resumed);
+  }
+  const Group& world = context.mesh.world();
+  // The first rank prepares raw data; the others find it prepared.
+  if (!context.mesh.first()) world.barrier();
   const SessionRows rows = open_session_rows(session, context.log);
+  if (context.mesh.first()) world.barrier();
   const RunIdentity identity = session_identity(session, rows, context.compute);
   if (resumed) check_checkpoint(session, identity, *resumed);
   const std::unique_ptr<Decoder> decoder = open_session_decoder(session, context, *rows.train, resumed.has_value());
   std::filesystem::create_directories(session.run);
-  write_file_atomic(session.run / "config.yaml", dump_config(session.config));
-  context.log.add_file((session.run / "log.txt").string());
+  if (context.mesh.first()) {
+    write_file_atomic(session.run / "config.yaml", dump_config(session.config));
+    context.log.add_file((session.run / "log.txt").string());
+  }
 
   SelfTeacher teacher(*decoder);
   const TrainOutcome outcome =
       train({*decoder, teacher, *rows.train, rows.validation.get(), session.config, session.run, context.mesh, context.log, identity});
+  if (!context.mesh.first()) return ExitCode::kOk;
   if (context.common.json) print_json(to_json(outcome, session));
   else fmt::print("{}\n", final_line(outcome));
   return ExitCode::kOk;

@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "store/checkpoint.h"
 #include "store/files.h"
+#include "train/train_state.h"
 
 namespace scalewright {
 namespace {
@@ -25,7 +26,7 @@ int64_t choose_step(const fs::path& run, const std::optional<int64_t>& asked) {
   const std::optional<int64_t> newest = latest_checkpoint(folder);
   if (!newest) throw DataError(fmt::format("{}: no complete checkpoint\nhint: --run names a run directory of train or recover", run.string()));
   const Json state = load_checkpoint(checkpoint_path(folder, *newest)).state;
-  const int64_t best = state.value("best_step", int64_t{0});
+  const int64_t best = state_from_json(state, checkpoint_path(folder, *newest).string()).best_step;
   return best > 0 && fs::exists(checkpoint_path(folder, best)) ? best : *newest;
 }
 

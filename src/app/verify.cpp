@@ -20,7 +20,7 @@ class VerifyCommand : public Command {
             {"--model", "BF16 model, when it is not where the run found it", &source_.model},
             {"--step", "step of the run (default: the exported one)", &source_.step},
             {"--for", "engines whose rules to check, served with --tp ranks: vllm, sglang, trtllm", &engines_},
-            {"--out", "file for the findings (default: verify.json in the run directory)", &out_}};
+            {"--out", "file for the findings (default: verify.json of the run whose export this is)", &out_}};
   }
   bool parallel_options_are_a_plan() const override { return true; }
   ExitCode run(Context& context) override;
@@ -49,7 +49,7 @@ std::vector<Engine> parse_engines(const std::vector<std::string>& words) {
 
 void print_findings(const OrderedJson& document) {
   std::string text = fmt::format("{}: {}\n", document["quantized"].get<std::string>(), document["ok"].get<bool>() ? "ok" : "NOT OK");
-  text += document["student"].is_null() ? std::string("  not compared with a trained student (--run)\n")
+  text += document["student"].is_null() ? std::string("  complete and well-formed (names, shapes, finite scales); the values were not compared with a trained student (--run)\n")
                                         : fmt::format("  {} modules, {} weights compared with the trained student: {}\n", document["student"]["modules"].get<int64_t>(),
                                                       document["student"]["values"].get<int64_t>(),
                                                       document["student"]["verified"].get<bool>() ? "equal bit for bit" : "DIFFERENT");
@@ -60,6 +60,13 @@ void print_findings(const OrderedJson& document) {
     for (const auto& line : loader["warnings"]) text += fmt::format("    warning: {}\n", line.get<std::string>());
   }
   print_text(text);
+}
+
+/// The first few; --json and verify.json have all.
+void log_faults(Log& log, const std::vector<std::string>& faults) {
+  constexpr std::size_t kShown = 10;
+  for (std::size_t i = 0; i < std::min(kShown, faults.size()); ++i) log.error("{}", faults[i]);
+  if (faults.size() > kShown) log.error("and {} more (--json lists them)", faults.size() - kShown);
 }
 
 OrderedJson VerifyCommand::findings(const std::filesystem::path& run_folder, const VerifyReport* student, const std::vector<std::string>& faults,
@@ -95,11 +102,13 @@ ExitCode VerifyCommand::run(Context& context) {
   std::vector<LoaderReport> loaders;
   for (const Engine engine : faults.empty() ? engines : std::vector<Engine>{}) loaders.push_back(check_loader(config, folder, engine, context.common.tp.value_or(1)));
   if (!faults.empty() && !engines.empty()) context.log.warning("engines' rules are not checked: the folder is not whole");
-  for (const std::string& fault : faults) context.log.error("{}", fault);
-  for (const std::string& fault : student ? student->faults : std::vector<std::string>{}) context.log.error("{}", fault);
+  log_faults(context.log, faults);
+  if (student) log_faults(context.log, student->faults);
 
   const OrderedJson document = findings(trained ? trained->run : std::filesystem::path(), student ? &*student : nullptr, faults, loaders);
-  const std::filesystem::path file = !out_.empty() ? std::filesystem::path(out_) : trained ? trained->run / "verify.json" : std::filesystem::path();
+  // A look at some other folder must not overwrite what the run knows of its own.
+  const bool own_export = trained && (!fs::exists(trained->run / "export") || fs::equivalent(trained->run / "export", quantized_));
+  const std::filesystem::path file = !out_.empty() ? std::filesystem::path(out_) : own_export ? trained->run / "verify.json" : std::filesystem::path();
   if (!file.empty()) write_file_atomic(file, document.dump(2) + "\n");
   if (context.common.json) print_json(document);
   else print_findings(document);

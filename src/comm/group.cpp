@@ -12,18 +12,23 @@ class SingleGroup final : public Group {
   int size() const override { return 1; }
   void all_reduce(at::Tensor&, Reduce) const override {}
   void broadcast(at::Tensor&, int root) const override { SW_CHECK(root == 0, "root {} of a group of one", root); }
-  at::Tensor all_gather(const at::Tensor& x) const override { return x; }
-  at::Tensor reduce_scatter(const at::Tensor& x, Reduce) const override { return x; }
+  at::Tensor all_gather(const at::Tensor& x, const std::vector<int64_t>& rows) const override { return checked(x, rows); }
+  at::Tensor reduce_scatter(const at::Tensor& x, const std::vector<int64_t>& rows) const override { return checked(x, rows); }
 
-  at::Tensor all_to_all(const at::Tensor& x, const std::vector<int64_t>& send_rows,
-                        const std::vector<int64_t>& receive_rows) const override {
-    SW_CHECK(send_rows.size() == 1 && receive_rows.size() == 1, "rows for {} and {} ranks", send_rows.size(), receive_rows.size());
-    SW_CHECK(send_rows[0] == x.size(0) && receive_rows[0] == x.size(0), "sends {} and receives {} of {} rows", send_rows[0],
-             receive_rows[0], x.size(0));
-    return x;
+  at::Tensor all_to_all(const at::Tensor& x, const std::vector<int64_t>& send_rows, const std::vector<int64_t>& receive_rows) const override {
+    checked(x, send_rows);
+    return checked(x, receive_rows);
   }
 
+  void send(const at::Tensor&, int to) const override { throw BugError(fmt::format("a group of one has no peer {}", to)); }
+  void receive(at::Tensor&, int from) const override { throw BugError(fmt::format("a group of one has no peer {}", from)); }
   void barrier() const override {}
+
+ private:
+  static const at::Tensor& checked(const at::Tensor& x, const std::vector<int64_t>& rows) {
+    SW_CHECK(rows.size() == 1 && rows[0] == x.size(0), "rows for {} ranks and {} rows", rows.size(), x.size(0));
+    return x;
+  }
 };
 
 }  // namespace

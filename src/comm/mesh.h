@@ -3,35 +3,44 @@
 #include <memory>
 
 #include "comm/group.h"
+#include "comm/world.h"
 
 namespace scalewright {
 
 /// Degrees of parallelism; expert parallelism spans ranks that are DP/CP/TP ranks of the dense part.
 struct Degrees {
   int tp = 1, ep = 1, cp = 1, pp = 1, dp = 1;
-  bool sp = false;
+  bool sp = false;   // with tp > 1 the tokens between the linears are always split over tp
 };
 
-/// The groups of this rank. A mesh of one rank has five groups of one.
+/// The groups of this rank. Ranks count tp fastest, then cp, dp, pp; the ranks of a pipeline stage are cut into runs of `ep`.
 class Mesh {
  public:
-  /// One process. Throws UserError when `degrees` ask for more than one rank (other layouts come with the distributed backends).
+  /// One process. Throws UserError when `degrees` ask for more than one rank.
   static Mesh single(const Degrees& degrees);
+  /// The whole mesh of a launched world (all ranks must call it), or single() for a world of one. Throws UserError naming the number to
+  /// change when the degrees do not fit the world.
+  static Mesh connect(const Degrees& degrees, const World& world);
 
   const Degrees& degrees() const { return degrees_; }
-  int rank() const { return world_->rank(); }
+  int rank() const { return rank_; }
   int size() const { return world_->size(); }
+  bool first() const { return rank_ == 0; }
   const Group& world() const { return *world_; }
   const Group& tp() const { return *tp_; }
-  const Group& ep() const { return *ep_; }
   const Group& cp() const { return *cp_; }
-  const Group& pp() const { return *pp_; }
   const Group& dp() const { return *dp_; }
+  const Group& pp() const { return *pp_; }
+  const Group& data() const { return *data_; }     // cp x dp: other tokens, the same part of the dense weights
+  const Group& stage() const { return *stage_; }   // tp x cp x dp: all that hold the same layers
+  const Group& ep() const { return *ep_; }         // other experts
+  const Group& edp() const { return *edp_; }       // the same experts, other tokens
 
  private:
   Mesh() = default;
   Degrees degrees_;
-  std::shared_ptr<const Group> world_, tp_, ep_, cp_, pp_, dp_;
+  int rank_ = 0;
+  std::shared_ptr<const Group> world_, tp_, cp_, dp_, pp_, data_, stage_, ep_, edp_;
 };
 
 }  // namespace scalewright

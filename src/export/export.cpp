@@ -163,6 +163,22 @@ int64_t parse_size(const std::string& text) {
   return static_cast<int64_t>(number * factor->second);
 }
 
+void check_export_target(const fs::path& out, const fs::path& model) {
+  if (!fs::exists(out)) return;
+  const auto refuse = [&](const std::string& what) {
+    throw UserError(fmt::format("{}: exists and is {}; it is left as it is\nhint: name a new folder", out.string(), what));
+  };
+  if (!fs::is_directory(out)) refuse("not a folder");
+  if (fs::equivalent(out, model)) refuse("the model itself");
+  if (fs::is_empty(out)) return;
+  bool plain = true;
+  for (const auto& entry : fs::directory_iterator(out)) plain = plain && entry.symlink_status().type() == fs::file_type::regular;
+  const fs::path config = out / "config.json";
+  if (!plain || !fs::exists(config)) refuse("something else than an earlier export");
+  const Json json = read_json(config);
+  if (!json.is_object() || !json.contains("quantization_config")) refuse("not an earlier export (its config.json has no quantization_config)");
+}
+
 std::map<std::string, at::Tensor> exported_tensors(const ProjectionSpec& spec, const ModelWeights& weights, const QuantPlan& plan,
                                                    const QuantizerState& state) {
   at::NoGradGuard no_grad;
@@ -184,6 +200,8 @@ ExportReport export_checkpoint(const ModelConfig& config, const ModelWeights& we
                                const std::filesystem::path& out, const ExportOptions& options, Log& log) {
   if (plan.numerics != Numerics::kDeploy)
     throw UserError("export: mcore_qad numerics cannot be exported: no engine multiplies by such scales\nhint: train with quantize.numerics: deploy");
+  check_export_target(out, weights.folder());
+  if (fs::exists(out) && !fs::is_empty(out)) log.warning("{}: replacing an earlier export", out.string());
   const std::vector<ProjectionSpec> specs = projections(config);
   const std::vector<std::vector<Planned>> shards = split_shards(plan_tensors(specs, weights, plan), options.shard_bytes);
   ExportReport report;

@@ -28,8 +28,12 @@ int64_t parse_size(const std::string& text);
 std::map<std::string, at::Tensor> exported_tensors(const ProjectionSpec& spec, const ModelWeights& weights, const QuantPlan& plan,
                                                    const QuantizerState& state);
 
+/// Throws UserError unless `out` may be written: absent, empty, or an earlier export (config.json of a quantized model and nothing but
+/// plain files), and not the model's own folder.
+void check_export_target(const std::filesystem::path& out, const std::filesystem::path& model);
+
 /// Streams one projection at a time into `out`, which appears whole or not at all; the same input gives the same bytes. An existing
-/// `out` is replaced only at the end. Throws UserError for mcore_qad numerics (no engine multiplies by such scales).
+/// export in `out` is replaced only at the end. Throws UserError for anything else in `out`, and for mcore_qad numerics (no engine multiplies by such scales).
 ExportReport export_checkpoint(const ModelConfig& config, const ModelWeights& weights, const QuantPlan& plan, const QuantizerState& state,
                                const std::filesystem::path& out, const ExportOptions& options, Log& log);
 

@@ -1,6 +1,7 @@
 #include "model/attention_block.h"
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "model/collectives.h"
 #include "ops/attention.h"
 #include "ops/norm.h"
 
@@ -49,10 +50,11 @@ void append_rows(at::Tensor& cache, const at::Tensor& x, const std::vector<int64
 
 }  // namespace
 
-AttentionBlock::AttentionBlock(const ModelConfig& config, std::unique_ptr<Projection> qkv, std::unique_ptr<Projection> o, at::Tensor q_norm,
-                               at::Tensor k_norm, const Compute& compute)
-    : heads_(config.heads),
-      kv_heads_(config.kv_heads),
+AttentionBlock::AttentionBlock(const ModelConfig& config, const Mesh& mesh, std::unique_ptr<Projection> qkv, std::unique_ptr<Projection> o,
+                               at::Tensor q_norm, at::Tensor k_norm, const Compute& compute)
+    : mesh_(mesh),
+      heads_(config.heads / mesh.tp().size()),
+      kv_heads_(std::max<int64_t>(1, config.kv_heads / mesh.tp().size())),
       head_dim_(config.head_dim),
       eps_(config.norm_eps),
       scale_(1.0 / std::sqrt(static_cast<double>(config.head_dim))),
@@ -62,8 +64,8 @@ AttentionBlock::AttentionBlock(const ModelConfig& config, std::unique_ptr<Projec
       k_norm_(std::move(k_norm)),
       compute_(compute) {}
 
-AttentionBlock::Heads AttentionBlock::project(const at::Tensor& x_TH, const RopeTable& rope, Mode mode) {
-  const variable_list parts = SplitHeads::apply(qkv_->forward(x_TH, {}, mode), heads_, kv_heads_, head_dim_);
+AttentionBlock::Heads AttentionBlock::project(const at::Tensor& x_tH, const RopeTable& rope, Mode mode, const std::vector<int64_t>& tp_rows) {
+  const variable_list parts = SplitHeads::apply(qkv_->forward(x_tH, {}, mode, tp_rows), heads_, kv_heads_, head_dim_);
   Heads heads{parts[0], parts[1], parts[2]};
   if (q_norm_.defined()) {
     heads.q = rms_norm(heads.q, q_norm_, eps_);
@@ -74,23 +76,30 @@ AttentionBlock::Heads AttentionBlock::project(const at::Tensor& x_TH, const Rope
   return heads;
 }
 
-at::Tensor AttentionBlock::forward(const at::Tensor& x_TH, const std::vector<int64_t>& offsets, const RopeTable& rope, Mode mode, LayerCache* fill) {
-  const Heads heads = project(x_TH, rope, mode);
+/// The keys (or values) of whole documents from those of all cp ranks.
+at::Tensor AttentionBlock::all_keys(const at::Tensor& x, const TokenLayout& layout) const {
+  if (!layout.cp_order.defined()) return x;
+  return gather_rows(x.contiguous(), mesh_.cp(), layout.cp_rows).index_select(0, layout.cp_order.to(x.device()));
+}
+
+at::Tensor AttentionBlock::forward(const at::Tensor& x_tH, const TokenLayout& layout, const RopeTable& rope, Mode mode, LayerCache* fill) {
+  const Heads heads = project(x_tH, rope, mode, layout.tp_rows);
   if (fill) {
-    fill->k = fill_rows(heads.k, offsets);
-    fill->v = fill_rows(heads.v, offsets);
+    fill->k = fill_rows(heads.k, layout.attention.offsets);
+    fill->v = fill_rows(heads.v, layout.attention.offsets);
   }
-  const at::Tensor mixed = attention(compute_, heads.q, heads.k, heads.v, offsets, scale_);
-  return o_->forward(mixed.flatten(1), {}, mode);
+  const at::Tensor mixed = attention(compute_, heads.q, all_keys(heads.k, layout), all_keys(heads.v, layout), layout.attention, scale_);
+  return o_->forward(mixed.flatten(1), {}, mode, layout.tp_rows);
 }
 
 at::Tensor AttentionBlock::step(const at::Tensor& x_BH, const std::vector<int64_t>& lengths, const RopeTable& rope, Mode mode, LayerCache cache) {
-  const Heads heads = project(x_BH, rope, mode);
+  const std::vector<int64_t> rows = {x_BH.size(0)};
+  const Heads heads = project(x_BH, rope, mode, rows);
   append_rows(cache.k, heads.k, lengths);
   append_rows(cache.v, heads.v, lengths);
   std::vector<int64_t> valid = lengths;
   for (int64_t& n : valid) ++n;
-  return o_->forward(attention_step(compute_, heads.q, cache.k, cache.v, valid, scale_).flatten(1), {}, mode);
+  return o_->forward(attention_step(compute_, heads.q, cache.k, cache.v, valid, scale_).flatten(1), {}, mode, rows);
 }
 
 void AttentionBlock::collect(std::vector<Projection*>& projections) {

@@ -5,6 +5,7 @@
 
 #include "model/config.h"
 #include "model/projection.h"
+#include "model/token_layout.h"
 #include "ops/rope.h"
 
 namespace scalewright {
@@ -17,11 +18,12 @@ struct LayerCache {
 
 class AttentionBlock {
  public:
-  AttentionBlock(const ModelConfig& config, std::unique_ptr<Projection> qkv, std::unique_ptr<Projection> o, at::Tensor q_norm, at::Tensor k_norm,
+  AttentionBlock(const ModelConfig& config, const Mesh& mesh, std::unique_ptr<Projection> qkv, std::unique_ptr<Projection> o, at::Tensor q_norm, at::Tensor k_norm,
                  const Compute& compute);
 
-  /// x [T,H], documents by `offsets` -> [T,H]. With `fill`, document b's keys and values become row b of the cache.
-  at::Tensor forward(const at::Tensor& x_TH, const std::vector<int64_t>& offsets, const RopeTable& rope, Mode mode, LayerCache* fill);
+  /// This rank's tokens x [t,H] -> [t,H]; `rope` is for all tokens of its tp ranks [T]. With `fill` (one rank), document b's keys and
+  /// values become row b of the cache.
+  at::Tensor forward(const at::Tensor& x_tH, const TokenLayout& layout, const RopeTable& rope, Mode mode, LayerCache* fill);
   /// One token a sequence: x [B,H]; `lengths[b]` positions are cached already; the new one is written behind them.
   at::Tensor step(const at::Tensor& x_BH, const std::vector<int64_t>& lengths, const RopeTable& rope, Mode mode, LayerCache cache);
   void collect(std::vector<Projection*>& projections);
@@ -30,8 +32,10 @@ class AttentionBlock {
   struct Heads {
     at::Tensor q, k, v;  // [T, heads, D]
   };
-  Heads project(const at::Tensor& x_TH, const RopeTable& rope, Mode mode);
+  Heads project(const at::Tensor& x_tH, const RopeTable& rope, Mode mode, const std::vector<int64_t>& tp_rows);
+  at::Tensor all_keys(const at::Tensor& x, const TokenLayout& layout) const;
 
+  const Mesh& mesh_;
   int64_t heads_, kv_heads_, head_dim_;
   double eps_, scale_;
   std::unique_ptr<Projection> qkv_, o_;

@@ -20,12 +20,19 @@ void KvCache::select(const std::vector<int64_t>& rows) {
   lengths = std::move(kept);
 }
 
-Decoder::Decoder(const ModelConfig& config, const ModelWeights& weights, const Compute& compute, const Mesh&) : config_(config), compute_(compute) {
+Decoder::Decoder(const ModelConfig& config, const ModelWeights& weights, const Compute& compute, const Mesh& mesh, int64_t unit)
+    : config_(config), compute_(compute), mesh_(mesh) {
   const std::vector<ProjectionSpec> specs = scalewright::projections(config);
-  for (int64_t i = 0; i < config.layers; ++i) layers_.push_back(std::make_unique<Layer>(config, weights, i, specs, compute));
-  embedding_ = weights.tensor("model.embed_tokens.weight").to(compute.device);
-  final_norm_ = weights.tensor("model.norm.weight").to(compute.device, compute.dtype);
-  head_ = weights.tensor("lm_head.weight").to(compute.device, compute.dtype);
+  const IndexRange own = stage_layers(config, mesh_);
+  first_layer_ = own.begin;
+  for (int64_t i = own.begin; i < own.end; ++i) layers_.push_back(std::make_unique<Layer>(config, weights, i, specs, compute, mesh_, unit));
+  vocabulary_ = split_range(config.vocabulary, 1, mesh_.tp().size(), mesh_.tp().rank());
+  const auto vocabulary_rows = [&](const char* name) { return weights.tensor(name).narrow(0, vocabulary_.begin, vocabulary_.size()); };
+  if (first_stage()) embedding_ = vocabulary_rows("model.embed_tokens.weight").to(compute.device);
+  if (last_stage()) {
+    final_norm_ = weights.tensor("model.norm.weight").to(compute.device, compute.dtype);
+    head_ = vocabulary_rows("lm_head.weight").to(compute.device, compute.dtype);
+  }
   rope_ = rope_frequencies(config);
 }
 
@@ -52,29 +59,53 @@ bool Decoder::needs_calibration() const {
   return false;
 }
 
-at::Tensor Decoder::forward(const Batch& batch, const ForwardOptions& options) {
+int64_t Decoder::local_parameters() const {
+  int64_t total = 0;
+  for (const at::Tensor& x : {embedding_, final_norm_, config_.tied_head && first_stage() ? at::Tensor() : head_}) total += x.defined() ? x.numel() : 0;
+  for (const auto& layer : layers_) total += layer->parameters();
+  return total;
+}
+
+/// Rows of the embedding for this rank's tokens: each tp rank looks up what lies in its part of the vocabulary.
+at::Tensor Decoder::embed(const LocalBatch& batch) const {
   const at::Tensor ids = batch.ids.to(compute_.device);
-  SW_CHECK(batch.offsets.back() == ids.size(0), "offsets end at {}, batch has {} tokens", batch.offsets.back(), ids.size(0));
-  const RopeTable rope = make_rope_table(compute_, batch.positions.to(compute_.device), rope_.inverse, rope_.attention_scaling);
-  at::Tensor x = embedding_.index_select(0, ids).to(compute_.dtype);
+  if (mesh_.tp().alone()) return embedding_.index_select(0, ids).to(compute_.dtype);
+  const at::Tensor here = (ids >= vocabulary_.begin).logical_and(ids < vocabulary_.end);
+  const at::Tensor rows = embedding_.index_select(0, at::where(here, ids - vocabulary_.begin, 0)).to(compute_.dtype);
+  return mesh_.tp().reduce_scatter(rows.masked_fill(here.logical_not().unsqueeze(1), 0), batch.layout.tp_rows);
+}
+
+at::Tensor Decoder::forward(const Batch& batch, const ForwardOptions& options) {
+  SW_CHECK(mesh_.size() == 1, "{} ranks need a localized batch", mesh_.size());
+  return forward(std::make_shared<LocalBatch>(localize(batch, mesh_)), options);
+}
+
+at::Tensor Decoder::forward(const std::shared_ptr<const LocalBatch>& batch, const ForwardOptions& options) {
+  const RopeTable rope = make_rope_table(compute_, batch->positions.to(compute_.device), rope_.inverse, rope_.attention_scaling);
+  const std::shared_ptr<const TokenLayout> layout(batch, &batch->layout);
+  at::Tensor x = first_stage() ? embed(*batch) : options.input;
+  SW_CHECK(x.defined() && x.size(0) == layout->tp_rows.at(static_cast<std::size_t>(mesh_.tp().rank())), "{} tokens reach this stage", x.defined() ? x.size(0) : -1);
   KvCache* cache = options.fill_cache;
   if (cache) {
+    SW_CHECK(mesh_.size() == 1, "a cache is filled by {} ranks", mesh_.size());
+    const std::vector<int64_t>& offsets = layout->attention.offsets;
     cache->k.resize(layers_.size());
     cache->v.resize(layers_.size());
     cache->lengths.clear();
-    for (std::size_t d = 0; d + 1 < batch.offsets.size(); ++d) cache->lengths.push_back(batch.offsets[d + 1] - batch.offsets[d]);
+    for (std::size_t d = 0; d + 1 < offsets.size(); ++d) cache->lengths.push_back(offsets[d + 1] - offsets[d]);
   }
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     if (cache) {
       LayerCache fill{cache->k[i], cache->v[i]};
-      x = layers_[i]->forward(x, batch.offsets, rope, options.mode, &fill);
+      x = layers_[i]->forward(x, *layout, rope, options.mode, &fill);
     } else if (options.recompute && at::GradMode::is_enabled()) {
-      x = layers_[i]->forward_recomputed(x, batch.offsets, rope, options.mode);
+      x = layers_[i]->forward_recomputed(x, layout, rope, options.mode);
     } else {
-      x = layers_[i]->forward(x, batch.offsets, rope, options.mode, nullptr);
+      x = layers_[i]->forward(x, *layout, rope, options.mode, nullptr);
     }
-    if (options.taps) (*options.taps)[fmt::format("layers.{}", i)] = x;
+    if (options.taps) (*options.taps)[fmt::format("layers.{}", first_layer_ + static_cast<int64_t>(i))] = x;
   }
+  if (!last_stage()) return x;
   x = rms_norm(x, final_norm_, config_.norm_eps);
   if (options.taps) (*options.taps)["norm"] = x;
   return x;
@@ -94,6 +125,35 @@ at::Tensor Decoder::step(const at::Tensor& ids_B, KvCache& cache, Mode mode) {
 
 at::Tensor Decoder::logits(const at::Tensor& hidden_TH) const { return matmul_nt(compute_, hidden_TH, head_).to(compute_.accurate()); }
 
+at::Tensor Decoder::gather_logits(const at::Tensor& hidden_tH, const LocalBatch& batch, int64_t total) const {
+  at::NoGradGuard no_grad;
+  const Group& tp = mesh_.tp();
+  at::Tensor result = logits(tp.all_gather(hidden_tH.contiguous(), batch.layout.tp_rows));
+  if (!tp.alone()) {
+    std::vector<int64_t> columns;
+    for (int r = 0; r < tp.size(); ++r) columns.push_back(split_range(config_.vocabulary, 1, tp.size(), r).size());
+    result = tp.all_gather(result.t().contiguous(), columns).t();
+  }
+  at::Tensor whole = at::zeros({total, config_.vocabulary}, result.options());
+  whole.index_copy_(0, batch.index.to(whole.device()), result);
+  mesh_.data().all_reduce(whole, Reduce::kSum);
+  return whole;
+}
+
+void Decoder::sum_gradients() {
+  if (mesh_.stage().alone()) return;
+  for (Trainable& trainable : trainables()) {
+    at::Tensor gradient = trainable.tensor.grad().defined() ? trainable.tensor.grad() : at::zeros_like(trainable.tensor);
+    trainable.placement->sum_gradient(gradient);
+    trainable.tensor.mutable_grad() = gradient;
+  }
+}
+
+void Decoder::share_calibration() {
+  for (Projection* projection : projections())
+    if (ActivationQuantizer* input = projection->input_quantizer()) input->share_observed();
+}
+
 std::vector<Trainable> Decoder::trainables() {
   std::vector<Trainable> result;
   for (Projection* projection : projections())
@@ -109,48 +169,61 @@ std::map<std::string, at::Tensor> Decoder::quantizer_state() {
   std::map<std::string, at::Tensor> state;
   for (Projection* projection : projections()) {
     if (!projection->quantized()) continue;
-    state["alpha/" + projection->spec().name] = projection->weight_quantizer()->alpha().detach();
+    const auto gathered = [](const std::shared_ptr<const ScalePlacement>& placement, const at::Tensor& local) {
+      return placement ? placement->gather(local) : local.detach();
+    };
+    state["alpha/" + projection->spec().name] = gathered(projection->weight_placement(), projection->weight_quantizer()->alpha());
     ActivationQuantizer* input = projection->input_quantizer();
     if (!input || !input->has_global()) continue;
-    state["alpha/" + projection->spec().input_name] = input->alpha().detach();
-    if (input->ref().defined()) state["ref/" + projection->spec().input_name] = input->ref();
+    state["alpha/" + projection->spec().input_name] = gathered(projection->input_placement(), input->alpha());
+    if (input->ref().defined()) state["ref/" + projection->spec().input_name] = gathered(projection->input_placement(), input->ref());
   }
   return state;
+}
+
+bool Decoder::of_other_stage(const std::string& name) const {
+  const std::size_t at = name.find("layers.");
+  if (mesh_.pp().alone() || at == std::string::npos) return false;
+  const int64_t layer = std::strtoll(name.c_str() + at + 7, nullptr, 10);
+  return layer < config_.layers && (layer < first_layer_ || layer >= first_layer_ + static_cast<int64_t>(layers_.size()));
 }
 
 void Decoder::load_quantizer_state(const std::map<std::string, at::Tensor>& state, const std::string& source) {
   at::NoGradGuard no_grad;
   std::vector<std::string> faults;
   std::set<std::string> used;
-  auto take = [&](const std::string& name, const at::Tensor& like) -> const at::Tensor* {
+  const auto take = [&](const std::string& name, const at::Tensor& local, const std::shared_ptr<const ScalePlacement>& placement) -> at::Tensor {
     const auto found = state.find(name);
     if (found == state.end()) {
       faults.push_back("missing: " + name);
-      return nullptr;
+      return {};
     }
     used.insert(name);
-    if (like.defined() && found->second.sizes() != like.sizes()) {
-      faults.push_back(fmt::format("{} has shape {}, expected {}", name, fmt::join(found->second.sizes(), "x"), fmt::join(like.sizes(), "x")));
-      return nullptr;
+    const std::vector<int64_t> shape = placement ? placement->whole() : local.sizes().vec();
+    if (found->second.sizes().vec() != shape) {
+      faults.push_back(fmt::format("{} has shape {}, expected {}", name, fmt::join(found->second.sizes(), "x"), fmt::join(shape, "x")));
+      return {};
     }
-    return &found->second;
+    return placement ? placement->narrow(found->second) : found->second;
   };
   // First everything is checked, then copied: a refused state leaves the model as it was.
   std::vector<std::function<void()>> copies;
+  const auto copy_later = [&](at::Tensor to, const at::Tensor& value) {
+    if (value.defined()) copies.push_back([to, value]() mutable { to.copy_(value); });
+  };
   for (Projection* projection : projections()) {
     if (!projection->quantized()) continue;
-    at::Tensor alpha = projection->weight_quantizer()->alpha();
-    if (const at::Tensor* value = take("alpha/" + projection->spec().name, alpha)) copies.push_back([alpha, value] { alpha.copy_(*value); });
+    const at::Tensor alpha = projection->weight_quantizer()->alpha();
+    copy_later(alpha, take("alpha/" + projection->spec().name, alpha, projection->weight_placement()));
     ActivationQuantizer* input = projection->input_quantizer();
     if (!input || !input->has_global()) continue;
-    at::Tensor input_alpha = input->alpha();
-    if (const at::Tensor* value = take("alpha/" + projection->spec().input_name, input_alpha))
-      copies.push_back([input_alpha, value] { input_alpha.copy_(*value); });
-    if (const at::Tensor* value = take("ref/" + projection->spec().input_name, input_alpha))
-      copies.push_back([input, value, device = compute_.device] { input->set_ref(value->to(device, at::kFloat).clone()); });
+    const at::Tensor input_alpha = input->alpha();
+    copy_later(input_alpha, take("alpha/" + projection->spec().input_name, input_alpha, projection->input_placement()));
+    const at::Tensor ref = take("ref/" + projection->spec().input_name, input_alpha, projection->input_placement());
+    if (ref.defined()) copies.push_back([input, ref, device = compute_.device] { input->set_ref(ref.to(device, at::kFloat).clone()); });
   }
   for (const auto& [name, value] : state)
-    if (!used.count(name)) faults.push_back("not known to this model and format: " + name);
+    if (!used.count(name) && !of_other_stage(name)) faults.push_back("not known to this model and format: " + name);
   if (!faults.empty()) {
     const std::size_t shown = std::min<std::size_t>(faults.size(), 20);
     throw DataError(fmt::format("{}: the scales do not fit the model ({} faults):\n  {}\nhint: they must come from the same model, format and numerics",

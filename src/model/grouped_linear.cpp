@@ -51,6 +51,7 @@ at::Tensor input_gradient(const Compute& compute, const at::Tensor& dy, const st
 at::Tensor alpha_gradient(const Call& call, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& source, const at::Tensor& alpha) {
   at::Tensor d_alpha = at::zeros_like(alpha);
   const int64_t experts = source.size(0), rows = source.size(1), columns = source.size(2);
+  if (columns == 0) return d_alpha;   // another tensor-parallel rank has all groups
   const int64_t tile = std::clamp<int64_t>(kTileElements / columns, 16, rows);
   for (int64_t e = 0; e < experts; ++e) {
     const int64_t begin = call.offsets[e], count = call.offsets[e + 1] - begin;

@@ -11,22 +11,27 @@ namespace scalewright {
 class DenseMlp {
  public:
   DenseMlp(std::unique_ptr<Projection> gate_up, std::unique_ptr<Projection> down);
-  at::Tensor forward(const at::Tensor& x_TH, Mode mode);
+  at::Tensor forward(const at::Tensor& x_tH, Mode mode, const std::vector<int64_t>& tp_rows);
   void collect(std::vector<Projection*>& projections);
 
  private:
   std::unique_ptr<Projection> gate_up_, down_;
 };
 
-/// Routed experts, tokens sorted by expert once, plus the shared expert where the model has one.
+/// Routed experts, tokens sorted by expert once, plus the shared expert where the model has one. Under expert parallelism every token
+/// travels to the ranks of its experts and back.
 class MoeMlp {
  public:
-  MoeMlp(Router router, std::unique_ptr<Projection> gate_up, std::unique_ptr<Projection> down, std::unique_ptr<DenseMlp> shared);
-  at::Tensor forward(const at::Tensor& x_TH, Mode mode);
+  MoeMlp(Router router, const Mesh& mesh, std::unique_ptr<Projection> gate_up, std::unique_ptr<Projection> down, std::unique_ptr<DenseMlp> shared);
+  at::Tensor forward(const at::Tensor& x_tH, Mode mode, const std::vector<int64_t>& tp_rows);
   void collect(std::vector<Projection*>& projections);
 
  private:
+  at::Tensor experts(const at::Tensor& sorted, const std::vector<int64_t>& offsets, Mode mode);
+  at::Tensor remote_experts(const at::Tensor& sorted, const std::vector<int64_t>& offsets, Mode mode);
+
   Router router_;
+  const Mesh& mesh_;
   std::unique_ptr<Projection> gate_up_, down_;
   std::unique_ptr<DenseMlp> shared_;
 };

@@ -1,6 +1,7 @@
 #include "model/projection.h"
 
 #include "base/error.h"
+#include "model/collectives.h"
 #include "model/grouped_linear.h"
 
 namespace scalewright {
@@ -11,10 +12,15 @@ bool holds_exactly(at::ScalarType from, at::ScalarType to) {
   return from == to || to == at::kDouble || (to == at::kFloat && from != at::kDouble);
 }
 
+WeightPart weight_part(const ProjectionPart& part) {
+  if (part.cut == ProjectionPart::Cut::kNone || part.cut == ProjectionPart::Cut::kExperts) return {};
+  return {part.holders, part.cut == ProjectionPart::Cut::kColumns ? part.whole_columns : 0};
+}
+
 }  // namespace
 
-Projection::Projection(ProjectionSpec spec, at::Tensor weight_ENK, at::Tensor bias_EN, at::ScalarType stored_dtype, const Compute& compute)
-    : spec_(std::move(spec)), stored_dtype_(stored_dtype), compute_(compute) {
+Projection::Projection(ProjectionSpec spec, ProjectionPlace place, at::Tensor weight_ENK, at::Tensor bias_EN, at::ScalarType stored_dtype, const Compute& compute)
+    : spec_(std::move(spec)), place_(std::move(place)), stored_dtype_(stored_dtype), compute_(compute) {
   weight_ = weight_ENK.to(compute.device, compute.dtype);
   source_ = holds_exactly(stored_dtype, compute.dtype) ? weight_ : weight_ENK.to(compute.device);
   if (bias_EN.defined()) bias_ = bias_EN.to(compute.device, compute.dtype);
@@ -22,10 +28,11 @@ Projection::Projection(ProjectionSpec spec, at::Tensor weight_ENK, at::Tensor bi
 
 void Projection::add_format(const Format& format, const QuantPlan& plan) {
   Candidate candidate{&format, nullptr, nullptr};
-  candidate.weight = std::make_unique<WeightQuantizer>(spec_.name, format.weight, plan.numerics, source_, compute_, stored_dtype_);
+  candidate.weight = std::make_unique<WeightQuantizer>(spec_.name, format.weight, plan.numerics, source_, compute_, stored_dtype_, weight_part(place_.part));
   candidate.weight->set_vllm_w4afp8_rounding(plan.vllm_w4afp8_rounding && format.name == "w4afp8");
   if (format.activation) {
-    candidate.input = std::make_unique<ActivationQuantizer>(spec_.input_name, *format.activation, plan.numerics, spec_.routed() ? spec_.experts : 0, compute_);
+    candidate.input = std::make_unique<ActivationQuantizer>(spec_.input_name, *format.activation, plan.numerics, spec_.routed() ? place_.part.experts.size() : 0, compute_,
+                                                            input_sharing());
     if (candidate.input->has_global() && plan.numerics == Numerics::kDeploy)
       candidate.input->alpha().set_requires_grad(plan.learn_activation_scales);
   }
@@ -60,23 +67,66 @@ void Projection::set_student_weight(const at::Tensor& w_ENK) {
   student_weight_ = w_ENK.to(compute_.device, compute_.dtype);
 }
 
-at::Tensor Projection::forward(const at::Tensor& x_TK, const std::vector<int64_t>& offsets, Mode mode) {
-  ActivationQuantizer* input = input_quantizer();
-  if (mode == Mode::kCalibrate && input) input->observe(x_TK);
+ActivationSharing Projection::input_sharing() const {
+  if (!place_.mesh || place_.mesh->stage().alone()) return {};
+  ActivationSharing sharing;
+  sharing.all = &place_.mesh->stage();
+  if (place_.part.cut == ProjectionPart::Cut::kColumns) sharing.columns = place_.part.holders;
+  if (spec_.routed() && !place_.mesh->edp().alone()) sharing.experts = &place_.mesh->edp();
+  return sharing;
+}
+
+/// This rank's columns of an input whose features are spread over tp in another way (by attention heads): where a group of scales
+/// would be cut, its columns move to one rank.
+at::Tensor Projection::own_columns(const at::Tensor& x_TK) const {
+  if (place_.part.given_columns == place_.part.columns_of_ranks) return x_TK;
+  const at::Tensor all = gather_rows(x_TK.t().contiguous(), *place_.part.holders, place_.part.given_columns);
+  return all.narrow(0, place_.part.columns.begin, place_.part.columns.size()).t().contiguous();
+}
+
+at::Tensor Projection::multiply(const at::Tensor& x_TK, const std::vector<int64_t>& offsets, bool student) {
+  const at::Tensor bias = place_.part.cut == ProjectionPart::Cut::kColumns ? at::Tensor() : bias_;   // once, after the sum
+  if (!student) return grouped_linear(compute_, x_TK, offsets, weight_, bias, nullptr, {}, {});
+  return grouped_linear(compute_, x_TK, offsets, student_weight(), bias, weight_quantizer(), source_, weight_quantizer()->alpha());
+}
+
+at::Tensor Projection::forward(const at::Tensor& x_TK, const std::vector<int64_t>& offsets, Mode mode, const std::vector<int64_t>& tp_rows) {
+  using Cut = ProjectionPart::Cut;
+  const Cut cut = place_.part.cut;
   const bool student = quantized() && (mode == Mode::kStudent || mode == Mode::kWeightsOnly);
-  if (!student) return grouped_linear(compute_, x_TK, offsets, weight_, bias_, nullptr, {}, {});
-  const at::Tensor x = input && mode == Mode::kStudent ? input->forward(x_TK, offsets) : x_TK;
-  return grouped_linear(compute_, x, offsets, student_weight(), bias_, weight_quantizer(), source_, weight_quantizer()->alpha());
+  ActivationQuantizer* input = input_quantizer();
+  at::Tensor x = cut == Cut::kColumns ? own_columns(x_TK) : x_TK;
+  if (mode == Mode::kCalibrate && input) input->observe(x);
+  if (student && input && mode == Mode::kStudent) x = input->forward(x, offsets);
+  if (cut == Cut::kRows) x = gather_rows(x, *place_.part.holders, tp_rows);
+  at::Tensor y = multiply(x, offsets, student);
+  if (cut != Cut::kColumns) return y;
+  y = sum_scatter_rows(y, *place_.part.holders, tp_rows);
+  return bias_.defined() ? y + bias_[0] : y;
 }
 
 std::vector<Trainable> Projection::trainables() {
   std::vector<Trainable> result;
   if (!quantized()) return result;
-  result.push_back({spec_.name, weight_quantizer()->alpha(), Trainable::Kind::kWeightScale});
+  result.push_back({spec_.name, weight_quantizer()->alpha(), Trainable::Kind::kWeightScale, 0, weight_placement()});
   ActivationQuantizer* input = input_quantizer();
   if (input && input->has_global() && input->alpha().requires_grad())
-    result.push_back({spec_.input_name, input->alpha(), Trainable::Kind::kActivationScale});
+    result.push_back({spec_.input_name, input->alpha(), Trainable::Kind::kActivationScale, 0, input_placement()});
   return result;
+}
+
+std::shared_ptr<const ScalePlacement> Projection::weight_placement() const {
+  if (!place_.mesh || place_.mesh->stage().alone()) return nullptr;
+  const TensorFormat& format = weight_quantizer()->format();
+  const bool channel = format.layout == ScaleLayout::kChannel;
+  const int64_t groups = channel ? 1 : spec_.columns / format.group;
+  return std::make_shared<ScalePlacement>(ScalePlacement::of_weight(place_.part, {spec_.experts, spec_.rows, groups}, channel));
+}
+
+std::shared_ptr<const ScalePlacement> Projection::input_placement() const {
+  if (!place_.mesh || place_.mesh->stage().alone()) return nullptr;
+  const bool by_expert = spec_.routed() && weight_quantizer()->numerics() == Numerics::kMcoreQad;
+  return std::make_shared<ScalePlacement>(ScalePlacement::of_input(place_.part, {by_expert ? spec_.experts : 1}));
 }
 
 }  // namespace scalewright

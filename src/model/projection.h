@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "model/projection_part.h"
 #include "model/projection_spec.h"
 #include "model/quant_plan.h"
 #include "ops/compute.h"
@@ -28,14 +29,23 @@ struct Trainable {
   at::Tensor tensor;     // a leaf
   Kind kind;
   int lr_group = 0;
+  std::shared_ptr<const ScalePlacement> placement = {};  // which part of the whole tensor this is; none: all of it
 };
 
-/// A frozen stacked weight [E,N,K] with optional bias [E,N] and quantizers. Several candidate formats may be held, one is active.
+/// What one projection needs to know of the mesh.
+struct ProjectionPlace {
+  ProjectionPart part;
+  const Mesh* mesh = nullptr;   // outlives the projection
+};
+
+/// A frozen stacked weight [E,N,K] with optional bias [E,N] and quantizers; on several ranks the part of it that `place` says. Several
+/// candidate formats may be held, one is active.
 class Projection {
  public:
-  Projection(ProjectionSpec spec, at::Tensor weight_ENK, at::Tensor bias_EN, at::ScalarType stored_dtype, const Compute& compute);
+  Projection(ProjectionSpec spec, ProjectionPlace place, at::Tensor weight_ENK, at::Tensor bias_EN, at::ScalarType stored_dtype, const Compute& compute);
 
   const ProjectionSpec& spec() const { return spec_; }
+  const ProjectionPart& part() const { return place_.part; }
   const at::Tensor& weight() const { return weight_; }   // compute dtype
   /// Adds a candidate format and makes it the active one.
   void add_format(const Format& format, const QuantPlan& plan);
@@ -47,8 +57,10 @@ class Projection {
   ActivationQuantizer* input_quantizer();                // likewise; nullptr when activations stay high precision
 
   /// x [T,K] -> [T,N]. For experts x is sorted and `offsets` [E+1] says whose rows are whose; dense: empty. Differentiable in x and
-  /// in the active quantizers' alphas; the fake-quantized weight is made once and kept until refresh().
-  at::Tensor forward(const at::Tensor& x_TK, const std::vector<int64_t>& offsets, Mode mode);
+  /// in the active quantizers' alphas; the fake-quantized weight is made once and kept until refresh(). Under tensor parallelism
+  /// `tp_rows` says how the tokens are split: weights cut by rows take this rank's tokens [t,K] and give this rank's features of all
+  /// tokens [T,n]; weights cut by columns take this rank's features of all tokens [T,k] and give whole features of its tokens [t,N].
+  at::Tensor forward(const at::Tensor& x_TK, const std::vector<int64_t>& offsets, Mode mode, const std::vector<int64_t>& tp_rows);
 
   /// Drops the kept fake-quantized weight; call after alphas changed.
   void refresh();
@@ -57,6 +69,9 @@ class Projection {
   void set_student_weight(const at::Tensor& w_ENK);
 
   std::vector<Trainable> trainables();
+  /// Where the scales of the active weight and input quantizer lie; nullptr on one rank.
+  std::shared_ptr<const ScalePlacement> weight_placement() const;
+  std::shared_ptr<const ScalePlacement> input_placement() const;
 
  private:
   struct Candidate {
@@ -64,7 +79,12 @@ class Projection {
     std::unique_ptr<WeightQuantizer> weight;
     std::unique_ptr<ActivationQuantizer> input;
   };
+  at::Tensor multiply(const at::Tensor& x_TK, const std::vector<int64_t>& offsets, bool student);
+  at::Tensor own_columns(const at::Tensor& x_TK) const;
+  ActivationSharing input_sharing() const;
+
   ProjectionSpec spec_;
+  ProjectionPlace place_;
   at::Tensor weight_, bias_;            // compute dtype
   at::Tensor source_;                   // what quantizers see: weight_ itself unless the compute dtype would round it
   at::ScalarType stored_dtype_;

@@ -1,5 +1,7 @@
 #include "model/quant_plan.h"
 
+#include <numeric>
+
 #include <set>
 
 #include "base/error.h"
@@ -76,6 +78,15 @@ QuantPlan make_quant_plan(const QuantizeSection& quantize, bool learn_activation
   if (chosen.empty()) throw UserError(nothing_left(quantize, skipped.empty()));
   check_divisible(format, chosen);
   return plan;
+}
+
+int64_t column_unit(const QuantPlan& plan) {
+  int64_t unit = 1;
+  for (const auto& [name, format] : plan.formats) {
+    unit = std::lcm(unit, std::max<int64_t>(1, format->weight.group));
+    if (format->activation) unit = std::lcm(unit, std::max<int64_t>(1, format->activation->group));
+  }
+  return unit;
 }
 
 }  // namespace scalewright

@@ -22,4 +22,7 @@ struct QuantPlan {
 /// dimension is not divisible by the format's group (naming module and sizes).
 QuantPlan make_quant_plan(const QuantizeSection& quantize, bool learn_activation_scales, const std::vector<ProjectionSpec>& specs);
 
+/// A multiple of every group of input features in the plan: tensor parallelism cuts nowhere else.
+int64_t column_unit(const QuantPlan& plan);
+
 }  // namespace scalewright

@@ -26,6 +26,12 @@ constexpr const char* kEmbedding = "model.embed_tokens.weight";
                               tensor.file->path().string(), tensor.entry->name, value.item<float>(), fmt::join(place, ", ")));
 }
 
+/// A part of `file` that was copied: the whole tensor is looked through for the place of a value that is not finite.
+void check_part_finite(const FileTensor& file, const at::Tensor& part) {
+  if (at::isfinite(part).all().item<bool>()) return;
+  if (const auto bad = copy_weights({{file.bytes(), nullptr}}, file.entry->dtype)) throw_non_finite(file, bad->index, file.entry->dtype);
+}
+
 /// Copies `from` (to `to` unless null), or throws.
 void copy_finite(const std::vector<FileTensor>& from, const std::vector<std::byte*>& to, at::ScalarType dtype) {
   std::vector<WeightCopy> copies;
@@ -98,6 +104,43 @@ at::Tensor ModelWeights::stacked(const ProjectionSpec& spec) const {
   }
   copy_finite(from, to, state_->matched.dtype);
   return stacked;
+}
+
+at::Tensor ModelWeights::stacked(const ProjectionSpec& spec, const ProjectionPart& part) const {
+  if (part.cut == ProjectionPart::Cut::kNone) return stacked(spec);
+  const auto& weights = state_->matched.projections;
+  const at::ScalarType dtype = state_->matched.dtype;
+  at::Tensor result = at::empty({part.experts.size(), part.local_rows(), part.columns.size()}, dtype);
+  const auto fused = spec.routed() ? weights.find(fused_expert_name(spec)) : weights.end();
+  if (fused != weights.end()) {   // experts are cut, and lie one after the other
+    const at::Tensor from = fused->second.view().narrow(0, part.experts.begin, part.experts.size());
+    result.copy_(from.view(result.sizes()));
+    check_part_finite(fused->second, result);
+    return result;
+  }
+  for (const Piece& piece : spec.pieces) {
+    if (piece.expert < part.experts.begin || piece.expert >= part.experts.end) continue;
+    const FileTensor& file = weights.at(piece.module + ".weight");
+    int64_t row = 0;
+    for (const IndexRange& rows : part.rows) {
+      const IndexRange common{std::max(rows.begin, piece.row_begin), std::min(rows.end, piece.row_end)};
+      if (common.begin < common.end && part.columns.size() > 0) {
+        at::Tensor to = result[piece.expert - part.experts.begin].narrow(0, row + common.begin - rows.begin, common.size());
+        to.copy_(file.view().narrow(0, common.begin - piece.row_begin, common.size()).narrow(1, part.columns.begin, part.columns.size()));
+        check_part_finite(file, to);
+      }
+      row += rows.size();
+    }
+  }
+  return result;
+}
+
+at::Tensor ModelWeights::stacked_bias(const ProjectionSpec& spec, const ProjectionPart& part) const {
+  const at::Tensor whole = stacked_bias(spec);
+  if (!whole.defined() || part.cut != ProjectionPart::Cut::kRows) return whole;
+  std::vector<at::Tensor> parts;
+  for (const IndexRange& rows : part.rows) parts.push_back(whole.narrow(1, rows.begin, rows.size()));
+  return at::cat(parts, 1);
 }
 
 at::Tensor ModelWeights::stacked_bias(const ProjectionSpec& spec) const {

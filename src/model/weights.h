@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "model/config.h"
+#include "model/projection_part.h"
 #include "model/projection_spec.h"
 
 namespace scalewright {
@@ -32,6 +33,9 @@ class ModelWeights {
   /// [experts, rows] or undefined. Throws DataError if a value is not finite, naming tensor and index.
   at::Tensor stacked(const ProjectionSpec& spec) const;
   at::Tensor stacked_bias(const ProjectionSpec& spec) const;
+  /// The same of a rank's part; only that is read.
+  at::Tensor stacked(const ProjectionSpec& spec, const ProjectionPart& part) const;
+  at::Tensor stacked_bias(const ProjectionSpec& spec, const ProjectionPart& part) const;
   /// Stored dtype of the projections ("model dtype"): bfloat16, float16 or float32.
   at::ScalarType dtype() const;
 

@@ -51,15 +51,20 @@ struct Backward {
     }
   }
 
-  void query_block(Scratch& s, int64_t begin, int64_t first, int64_t rows, int64_t head) const {
+  /// As in the forward kernel: skipped rows have queries and gradients of zero and so add nothing.
+  void query_block(Scratch& s, int64_t origin, int64_t first, int64_t skip, int64_t rows, int64_t head) const {
     constexpr int64_t kB = kAttentionBlock;
-    pack_rows(q.at(begin + first, head), q.token_stride, rows, width, scale, s.query.data(), padded);
-    pack_rows(dout.at(begin + first, head), dout.token_stride, rows, width, A{1}, s.dout.data(), padded);
+    const int64_t row = origin + first + skip;   // of q
+    std::fill_n(s.query.begin(), skip * padded, A{0});
+    std::fill_n(s.dout.begin(), skip * padded, A{0});
+    pack_rows(q.at(row, head), q.token_stride, rows - skip, width, scale, s.query.data() + skip * padded, padded);
+    pack_rows(dout.at(row, head), dout.token_stride, rows - skip, width, A{1}, s.dout.data() + skip * padded, padded);
     std::fill(s.dquery.begin(), s.dquery.end(), A{0});
-    A delta[kB];
-    for (int64_t r = 0; r < rows; ++r)
-      delta[r] = row_dot(dout.at(begin + first + r, head), out.at(begin + first + r, head), width);
-    const A* row_lse = lse + head * tokens + begin + first;
+    A delta[kB] = {}, row_lse[kB] = {};
+    for (int64_t r = skip; r < rows; ++r) {
+      delta[r] = row_dot(dout.at(row + r - skip, head), out.at(row + r - skip, head), width);
+      row_lse[r] = lse[head * tokens + row + r - skip];
+    }
     for (int64_t key = 0; key <= first; key += kB) {
       const bool diagonal = key == first;
       for_each_strip(rows, diagonal, [&](int64_t r0, int64_t count, int64_t depth) {
@@ -78,10 +83,10 @@ struct Backward {
       });
       key_gradients(s, key, rows, diagonal);
     }
-    unpack_rows(s.dquery.data(), padded, rows, width, &scale, 0, dq.at(begin + first, head), dq.token_stride);
+    unpack_rows(s.dquery.data() + skip * padded, padded, rows - skip, width, &scale, 0, dq.at(row, head), dq.token_stride);
   }
 
-  void document(Scratch& s, int64_t begin, int64_t length, int64_t kv_head) const {
+  void document(Scratch& s, int64_t begin, int64_t length, std::span<const QuerySegment> segments, int64_t kv_head) const {
     s.keys_t.fill(k, begin, length, kv_head, width);
     s.values_t.fill(v, begin, length, kv_head, width);
     s.keys.resize(static_cast<std::size_t>(length * padded));
@@ -92,8 +97,10 @@ struct Backward {
       block->resize(static_cast<std::size_t>(kAttentionBlock * padded));
     for (std::vector<A>* block : {&s.scores, &s.dscores}) block->resize(kAttentionBlock * kAttentionBlock);
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head)
-      for (int64_t first = 0; first < length; first += kAttentionBlock)
-        query_block(s, begin, first, std::min(kAttentionBlock, length - first), head);
+      for (const QuerySegment& segment : segments)
+        for_each_query_block(segment, [&](int64_t first, int64_t skip, int64_t rows) {
+          query_block(s, segment.first_row - segment.first_position, first, skip, rows, head);
+        });
     const A one = 1;
     unpack_rows(s.dkeys.data(), padded, length, width, &one, 0, dk.at(begin, kv_head), dk.token_stride);
     unpack_rows(s.dvalues.data(), padded, length, width, &one, 0, dv.at(begin, kv_head), dv.token_stride);
@@ -104,10 +111,11 @@ struct Backward {
 
 AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
                                       const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
-                                      const std::vector<int64_t>& offsets, double scale) {
+                                      const AttentionRows& rows, double scale) {
   const int64_t tokens = q.size(0), heads = q.size(1), kv_heads = k.size(1), width = q.size(2);
-  AttentionGradients g{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options()),
-                       at::empty(v.sizes(), v.options())};
+  // Keys of documents without a query here, or after the last one, have no gradient from here.
+  AttentionGradients g{at::empty(q.sizes(), q.options()), at::zeros(k.sizes(), k.options()),
+                       at::zeros(v.sizes(), v.options())};
   dispatch_element(q.scalar_type(), "attention", [&](auto element) {
     using T = decltype(element);
     using A = Accurate<T>;
@@ -125,11 +133,12 @@ AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& 
                              width,
                              pad_lanes<A>(width),
                              static_cast<A>(scale)};
-    parallel_tasks((static_cast<int64_t>(offsets.size()) - 1) * kv_heads, [&](auto&& next) {
+    const std::vector<DocumentQueries> documents = queries_by_document(rows);
+    parallel_tasks(static_cast<int64_t>(documents.size()) * kv_heads, [&](auto&& next) {
       typename Backward<T>::Scratch scratch;
       for (int64_t task = next(); task >= 0; task = next()) {
-        const auto d = static_cast<std::size_t>(task / kv_heads);
-        kernel.document(scratch, offsets[d], offsets[d + 1] - offsets[d], task % kv_heads);
+        const DocumentQueries& d = documents[static_cast<std::size_t>(task / kv_heads)];
+        kernel.document(scratch, d.begin, d.keys, d.segments, task % kv_heads);
       }
     });
   });

@@ -1,5 +1,6 @@
 // What the forward and backward kernels of attention share: heads of a tensor [T, heads, D] brought into padded blocks.
 #pragma once
+#include <span>
 #include <vector>
 
 #include "ops/attention_kernels.h"
@@ -52,6 +53,31 @@ SW_VECTOR_CLONES void unpack_rows(const Accurate<T>* in, int64_t padded, int64_t
     const Accurate<T> factor = factors[r * factor_step];
     for (int64_t i = 0; i < width; ++i) to[r * stride + i] = store<T>(factor * in[r * padded + i]);
   }
+}
+
+/// The queries here of one document, and as many of its keys as they see.
+struct DocumentQueries {
+  int64_t begin, keys;  // in k
+  std::span<const QuerySegment> segments;
+};
+inline std::vector<DocumentQueries> queries_by_document(const AttentionRows& rows) {
+  std::vector<DocumentQueries> documents;
+  const std::span<const QuerySegment> all(rows.segments);
+  for (std::size_t i = 0, next = 0; i < all.size(); i = next) {
+    int64_t keys = 0;
+    for (; next < all.size() && all[next].document == all[i].document; ++next)
+      if (all[next].length > 0) keys = std::max(keys, all[next].first_position + all[next].length);
+    if (keys > 0) documents.push_back({rows.offsets[all[i].document], keys, all.subspan(i, next - i)});
+  }
+  return documents;
+}
+
+/// Calls f(first position, rows to skip, rows) for the blocks of a segment on the grid of its document's positions.
+template <typename F>
+void for_each_query_block(const QuerySegment& segment, F&& f) {
+  const int64_t begin = segment.first_position, end = begin + segment.length;
+  for (int64_t first = begin / kAttentionBlock * kAttentionBlock; first < end; first += kAttentionBlock)
+    f(first, std::max<int64_t>(0, begin - first), std::min(kAttentionBlock, end - first));
 }
 
 /// Calls f(first row, rows, keys that they need) for the rows of a query block against one key block: at once, or on

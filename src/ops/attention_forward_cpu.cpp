@@ -43,13 +43,16 @@ struct Forward {
     std::vector<A> values, query, scores, sums;
   };
 
-  /// Queries first .. first+rows-1 of the document at `begin`, one query head; keys and values are packed in `s`.
-  void query_block(Scratch& s, int64_t begin, int64_t first, int64_t rows, int64_t head) const {
+  /// Queries at positions first+skip .. first+rows-1 of a document, one query head; position 0 would be row `origin` of q. Keys and
+  /// values are packed in `s`. The block starts on the keys' grid, with zeros for the skipped rows, so that a row's sums do not depend
+  /// on where its segment begins.
+  void query_block(Scratch& s, int64_t origin, int64_t first, int64_t skip, int64_t rows, int64_t head) const {
     A top[kAttentionBlock], total[kAttentionBlock];
     std::fill_n(top, rows, -std::numeric_limits<A>::infinity());
     std::fill_n(total, rows, A{0});
     std::fill_n(s.sums.begin(), rows * padded, A{0});
-    pack_rows(q.at(begin + first, head), q.token_stride, rows, width, scale, s.query.data(), padded);
+    std::fill_n(s.query.begin(), skip * padded, A{0});
+    pack_rows(q.at(origin + first + skip, head), q.token_stride, rows - skip, width, scale, s.query.data() + skip * padded, padded);
     for (int64_t key = 0; key <= first; key += kAttentionBlock) {
       const bool diagonal = key == first;
       for_each_strip(rows, diagonal, [&](int64_t r0, int64_t count, int64_t depth) {
@@ -64,27 +67,29 @@ struct Forward {
              s.sums.data() + r0 * padded, padded, true);
       });
     }
-    for (int64_t r = 0; r < rows; ++r) lse[head * tokens + begin + first + r] = top[r] + std::log(total[r]);
-    for (int64_t r = 0; r < rows; ++r) total[r] = A{1} / total[r];
-    unpack_rows(s.sums.data(), padded, rows, width, total, 1, out.at(begin + first, head), out.token_stride);
+    for (int64_t r = skip; r < rows; ++r) lse[head * tokens + origin + first + r] = top[r] + std::log(total[r]);
+    for (int64_t r = skip; r < rows; ++r) total[r] = A{1} / total[r];
+    unpack_rows(s.sums.data() + skip * padded, padded, rows - skip, width, total + skip, 1, out.at(origin + first + skip, head), out.token_stride);
   }
 
-  void document(Scratch& s, int64_t begin, int64_t length, int64_t kv_head) const {
+  void document(Scratch& s, int64_t begin, int64_t length, std::span<const QuerySegment> segments, int64_t kv_head) const {
     s.keys.fill(k, begin, length, kv_head, width);
     s.values.resize(static_cast<std::size_t>(length * padded));
     pack_rows(v.at(begin, kv_head), v.token_stride, length, width, A{1}, s.values.data(), padded);
     for (std::vector<A>* block : {&s.query, &s.sums}) block->resize(static_cast<std::size_t>(kAttentionBlock * padded));
     s.scores.resize(kAttentionBlock * kAttentionBlock);
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head)
-      for (int64_t first = 0; first < length; first += kAttentionBlock)
-        query_block(s, begin, first, std::min(kAttentionBlock, length - first), head);
+      for (const QuerySegment& segment : segments)
+        for_each_query_block(segment, [&](int64_t first, int64_t skip, int64_t rows) {
+          query_block(s, segment.first_row - segment.first_position, first, skip, rows, head);
+        });
   }
 };
 
 }  // namespace
 
 std::pair<at::Tensor, at::Tensor> attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                                    const std::vector<int64_t>& offsets, double scale) {
+                                                    const AttentionRows& rows, double scale) {
   const int64_t tokens = q.size(0), heads = q.size(1), kv_heads = k.size(1), width = q.size(2);
   at::Tensor out = at::empty(q.sizes(), q.options());
   at::Tensor lse =
@@ -95,11 +100,12 @@ std::pair<at::Tensor, at::Tensor> attention_forward(const at::Tensor& q, const a
     const Forward<T> kernel{
         heads_of<T>(q), heads_of<T>(k),   heads_of<T>(v), mutable_heads_of<T>(out), lse.data_ptr<A>(),
         tokens,         heads / kv_heads, width,          pad_lanes<A>(width),      static_cast<A>(scale)};
-    parallel_tasks((static_cast<int64_t>(offsets.size()) - 1) * kv_heads, [&](auto&& next) {
+    const std::vector<DocumentQueries> documents = queries_by_document(rows);
+    parallel_tasks(static_cast<int64_t>(documents.size()) * kv_heads, [&](auto&& next) {
       typename Forward<T>::Scratch scratch;
       for (int64_t task = next(); task >= 0; task = next()) {
-        const auto d = static_cast<std::size_t>(task / kv_heads);
-        kernel.document(scratch, offsets[d], offsets[d + 1] - offsets[d], task % kv_heads);
+        const DocumentQueries& d = documents[static_cast<std::size_t>(task / kv_heads)];
+        kernel.document(scratch, d.begin, d.keys, d.segments, task % kv_heads);
       }
     });
   });

@@ -7,13 +7,15 @@
 #include <utility>
 #include <vector>
 
+#include "ops/attention_rows.h"
+
 namespace scalewright {
 
 inline constexpr int64_t kAttentionBlock = 64;  // queries and keys of a block
 
-/// -> (out [T, Hq, D]; log of the sum of exponentials [Hq, T] in the accurate type).
+/// -> (out [Tq, Hq, D]; log of the sum of exponentials [Hq, Tq] in the accurate type).
 std::pair<at::Tensor, at::Tensor> attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                                    const std::vector<int64_t>& offsets, double scale);
+                                                    const AttentionRows& rows, double scale);
 
 struct AttentionGradients {
   at::Tensor dq, dk, dv;
@@ -22,7 +24,7 @@ struct AttentionGradients {
 /// scale dS^T q.
 AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
                                       const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
-                                      const std::vector<int64_t>& offsets, double scale);
+                                      const AttentionRows& rows, double scale);
 
 /// One query a sequence against its cache; shapes as in attention_step.
 at::Tensor attention_step_kernel(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_cache,

@@ -67,8 +67,9 @@ class TokenScales {
   TokenScales(const ActivationScheme& scheme, int64_t columns)
       : scheme_(scheme), group_(scheme.format.group ? scheme.format.group : columns), amax_(columns / group_), row_(columns / group_) {}
 
-  const EffectiveRow& of(const float* x, float global) {
-    group_amax_row(x, static_cast<int64_t>(amax_.size()), group_, amax_.data());
+  const EffectiveRow& of(int64_t row, const float* x, float global) {
+    if (scheme_.row_amax.defined()) amax_[0] = scheme_.row_amax.const_data_ptr<float>()[row];
+    else group_amax_row(x, static_cast<int64_t>(amax_.size()), group_, amax_.data());
     if (!scheme_.two_level())
       token_scale(scheme_, amax_[0], row_);
     else if (scheme_.rules == Rules::kDeploy)
@@ -100,7 +101,7 @@ at::Tensor fake_quantize_activation(const ActivationScheme& scheme, const at::Te
     std::vector<float> in(columns), result(columns);
     for (int64_t row = begin; row < end; ++row) {
       const float* values = reader.row(row, in.data());
-      const EffectiveRow& scale = scales.of(values, globals.empty() ? 0.0f : globals[row]);
+      const EffectiveRow& scale = scales.of(row, values, globals.empty() ? 0.0f : globals[row]);
       float* target = writer.target(row, result.data());
       fake_quantize_row(rounder, scale.scales(scales.group()), values, target);
       writer.write(row, target);
@@ -123,7 +124,7 @@ ActivationGradient activation_gradient(const ActivationScheme& scheme, const at:
     std::vector<double> d(columns), sums(columns / scales.group());
     for (int64_t row = begin; row < end; ++row) {
       const float* values = reader.row(row, in.data());
-      const EffectiveRow& scale = scales.of(values, globals.empty() ? 0.0f : globals[row]);
+      const EffectiveRow& scale = scales.of(row, values, globals.empty() ? 0.0f : globals[row]);
       in_range_row(scale.scales(scales.group()), scale.range(), values, in_range.mutable_data_ptr<bool>() + row * columns);
       if (by_row.empty()) continue;
       gradients.row(row, d.data());
@@ -140,6 +141,19 @@ ActivationGradient activation_gradient(const ActivationScheme& scheme, const at:
     result.global.push_back(sum * factor);
   }
   return result;
+}
+
+at::Tensor row_maxima(const at::Tensor& x_TK) {
+  at::Tensor maxima = at::zeros({x_TK.size(0)}, at::kFloat);
+  if (x_TK.numel() == 0) return maxima;
+  const at::Tensor x = x_TK.detach().contiguous();
+  const RowReader reader(x, x.size(1), "activation");
+  auto* data = maxima.mutable_data_ptr<float>();
+  parallel_rows(x.size(0), x.size(1), [&](int64_t begin, int64_t end) {
+    std::vector<float> in(x.size(1));
+    for (int64_t row = begin; row < end; ++row) group_amax_row(reader.row(row, in.data()), 1, x.size(1), data + row);
+  });
+  return maxima;
 }
 
 float rows_amax(const at::Tensor& x_TK, int64_t begin, int64_t end) {

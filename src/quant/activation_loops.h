@@ -13,6 +13,7 @@ struct ActivationScheme {
   Rules rules;
   std::vector<int64_t> offsets;
   std::vector<float> globals;
+  at::Tensor row_amax = {};   // float32 [T]: of whole rows, where other ranks hold more columns of them; undefined: of what is here
 
   bool two_level() const { return format.layout == ScaleLayout::kTwoLevelBlock; }
   /// Whether the straight-through estimator can drop a gradient: never for run-time scales of our numerics, where a token's own
@@ -29,6 +30,8 @@ struct ActivationGradient {
 };
 ActivationGradient activation_gradient(const ActivationScheme& scheme, const at::Tensor& x_TK, const at::Tensor& dy_TK);
 
+/// Largest magnitude of each row of x [T,K], rounded to float32: [T].
+at::Tensor row_maxima(const at::Tensor& x_TK);
 /// Largest magnitude of rows begin..end of x [T,K], rounded to float32; 0 without rows; NaN when one is there.
 float rows_amax(const at::Tensor& x_TK, int64_t begin, int64_t end);
 

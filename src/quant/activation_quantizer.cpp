@@ -20,6 +20,14 @@ std::vector<float> to_floats(const at::Tensor& t) {
   return {f.const_data_ptr<float>(), f.const_data_ptr<float>() + f.numel()};
 }
 
+/// The largest value of all ranks of `group`.
+float shared_maximum(float value, const Group* group) {
+  if (!group) return value;
+  at::Tensor shared = at::full({1}, value, at::kFloat);
+  group->all_reduce(shared, Reduce::kMax);
+  return shared.item<float>();
+}
+
 /// Straight-through in x; the gradient of alpha comes from the globals S = ref * clamp(alpha).
 struct FakeQuantizeActivation : Function<FakeQuantizeActivation> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const std::optional<at::Tensor>& alpha,
@@ -27,7 +35,7 @@ struct FakeQuantizeActivation : Function<FakeQuantizeActivation> {
     auto& data = context->saved_data;
     data["clips"] = scheme.clips();
     if (scheme.clips()) {
-      context->save_for_backward({x, alpha.value_or(at::Tensor()), ref.value_or(at::Tensor())});
+      context->save_for_backward({x, alpha.value_or(at::Tensor()), ref.value_or(at::Tensor()), scheme.row_amax});
       data["grid"] = static_cast<int64_t>(scheme.format.grid);
       data["layout"] = static_cast<int64_t>(scheme.format.layout);
       data["group"] = scheme.format.group;
@@ -42,7 +50,8 @@ struct FakeQuantizeActivation : Function<FakeQuantizeActivation> {
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     if (!context->saved_data["clips"].toBool()) return {gradients[0], {}, {}, {}};
     const auto saved = context->get_saved_variables();
-    const ActivationScheme scheme = saved_scheme(context);
+    ActivationScheme scheme = saved_scheme(context);
+    scheme.row_amax = saved[3];
     const ActivationGradient gradient = activation_gradient(scheme, saved[0], gradients[0]);
     return {gradient.x, alpha_gradient(scheme, gradient.global, saved[1], saved[2]), {}, {}};
   }
@@ -70,8 +79,8 @@ struct FakeQuantizeActivation : Function<FakeQuantizeActivation> {
 }  // namespace
 
 ActivationQuantizer::ActivationQuantizer(const std::string& name, const TensorFormat& format, Numerics numerics, int64_t experts,
-                                         const Compute& compute)
-    : name_(name), format_(format), numerics_(numerics), experts_(experts), compute_(compute) {
+                                         const Compute& compute, const ActivationSharing& sharing)
+    : name_(name), format_(format), numerics_(numerics), experts_(experts), compute_(compute), sharing_(sharing) {
   if (!has_global()) return;
   const bool learned = numerics == Numerics::kMcoreQad;
   alpha_ = at::ones({learned ? experts : 1}, compute.accurate_options()).requires_grad_(learned);
@@ -82,9 +91,8 @@ bool ActivationQuantizer::has_global() const {
 }
 
 at::Tensor ActivationQuantizer::forward(const at::Tensor& x_TK, const std::vector<int64_t>& offsets) {
-  if (x_TK.numel() == 0) return x_TK;
   const int64_t group = format_.group ? format_.group : x_TK.size(1);
-  if (x_TK.size(1) % group != 0)
+  if (group > 0 && x_TK.size(1) % group != 0)
     throw DataError(fmt::format("{}: {} input features are not a multiple of the format's block of {}", name_, x_TK.size(1), group));
   ActivationScheme scheme{format_, numerics_ == Numerics::kDeploy ? Rules::kDeploy : Rules::kPeerEager, {0, x_TK.size(0)}, {}};
   if (scheme.two_level()) {
@@ -97,30 +105,42 @@ at::Tensor ActivationQuantizer::forward(const at::Tensor& x_TK, const std::vecto
       if (!ref_.defined()) ref_ = first_references(x_TK, offsets);
       scheme.globals = to_floats(global());
     } else {
-      scheme.globals = {std::max(rows_amax(x_TK, 0, x_TK.size(0)) / kTwoLevelSpan, kPeerFloor)};
+      scheme.globals = {std::max(shared_maximum(rows_amax(x_TK, 0, x_TK.size(0)), sharing_.all) / kTwoLevelSpan, kPeerFloor)};
     }
+  } else if (sharing_.columns) {
+    scheme.row_amax = row_maxima(x_TK);
+    sharing_.columns->all_reduce(scheme.row_amax, Reduce::kMax);
   }
+  if (x_TK.numel() == 0) return x_TK;   // only here: the others wait for this rank's maxima
   const auto given = [](const at::Tensor& t) { return t.defined() ? std::make_optional(t) : std::nullopt; };
   return FakeQuantizeActivation::apply(x_TK, given(alpha_), given(ref_), scheme);
 }
 
 /// The peer's initial references: each expert's amax, or the whole batch's where an expert got no token.
 at::Tensor ActivationQuantizer::first_references(const at::Tensor& x_TK, const std::vector<int64_t>& offsets) const {
-  const at::Tensor ref = at::empty({experts_}, at::kFloat);
-  const float whole = rows_amax(x_TK, 0, x_TK.size(0));
-  for (int64_t e = 0; e < experts_; ++e) {
-    const float amax = offsets[e] == offsets[e + 1] ? whole : rows_amax(x_TK, offsets[e], offsets[e + 1]);
-    ref[e] = std::max(amax / kTwoLevelSpan, kPeerFloor);
-  }
-  return ref;
+  const float whole = shared_maximum(rows_amax(x_TK, 0, x_TK.size(0)), sharing_.all);
+  at::Tensor amax = at::full({experts_}, -1.0f, at::kFloat);   // -1: no token
+  for (int64_t e = 0; e < experts_; ++e)
+    if (offsets[e] < offsets[e + 1]) amax[e] = rows_amax(x_TK, offsets[e], offsets[e + 1]);
+  if (sharing_.experts) sharing_.experts->all_reduce(amax, Reduce::kMax);
+  amax.masked_fill_(amax < 0, whole);
+  return (amax / kTwoLevelSpan).clamp_min(kPeerFloor);
 }
 
 void ActivationQuantizer::observe(const at::Tensor& x_TK) {
   if (numerics_ != Numerics::kDeploy || !has_global()) return;
+  if (x_TK.size(0) == 0) return;
   const float amax = rows_amax(x_TK, 0, x_TK.size(0));
   if (!std::isfinite(amax)) throw NonFiniteError(fmt::format("{}: an activation is not finite during calibration", name_));
   const at::Tensor seen = at::full({1}, amax / kTwoLevelSpan, at::kFloat);
   ref_ = ref_.defined() ? at::maximum(ref_.detach(), seen) : seen;
+}
+
+void ActivationQuantizer::share_observed() {
+  if (numerics_ != Numerics::kDeploy || !has_global() || !sharing_.all) return;
+  at::Tensor seen = ref_.defined() ? ref_.detach().clone() : at::full({1}, -1.0f, at::kFloat);
+  sharing_.all->all_reduce(seen, Reduce::kMax);
+  ref_ = seen.item<float>() < 0 ? at::Tensor() : seen;
 }
 
 at::Tensor ActivationQuantizer::global() const {

@@ -2,10 +2,18 @@
 #pragma once
 #include <vector>
 
+#include "comm/group.h"
 #include "ops/compute.h"
 #include "quant/format.h"
 
 namespace scalewright {
+
+/// Ranks with which an input's statistics are shared; nullptr: all is here.
+struct ActivationSharing {
+  const Group* columns = nullptr;   // other columns of the same tokens
+  const Group* all = nullptr;       // other tokens or columns of the same global micro-batch
+  const Group* experts = nullptr;   // other tokens of the same experts
+};
 
 /// For one projection's input. NVFP4 globals:
 ///  deploy: one static global per projection and layer, from calibration (observe), learnable on request;
@@ -14,14 +22,17 @@ namespace scalewright {
 class ActivationQuantizer {
  public:
   /// `experts` = 0 for a dense input, else the number of experts whose sorted tokens the input holds.
-  ActivationQuantizer(const std::string& name, const TensorFormat& format, Numerics numerics, int64_t experts, const Compute& compute);
+  ActivationQuantizer(const std::string& name, const TensorFormat& format, Numerics numerics, int64_t experts, const Compute& compute,
+                      const ActivationSharing& sharing = {});
 
   /// Fake-quantized x [T,K] in x's dtype; differentiable (straight-through) in x and in alpha. `offsets` [E+1] for experts, else
-  /// empty. Throws DataError when a static global is needed and nothing was observed.
+  /// empty. All sharing ranks must call it. Throws DataError when a static global is needed and nothing was observed.
   at::Tensor forward(const at::Tensor& x_TK, const std::vector<int64_t>& offsets);
 
   /// Calibration: widens the running amax (deploy NVFP4; nothing for dynamic formats).
   void observe(const at::Tensor& x_TK);
+  /// After calibration: the references of all sharing ranks become one. All of them must call it.
+  void share_observed();
 
   bool has_global() const;                       // whether ref()/alpha() exist in this format and numerics
   at::Tensor& alpha() { return alpha_; }         // [1] or [E], compute.accurate(); a leaf; requires_grad when learnable
@@ -41,6 +52,7 @@ class ActivationQuantizer {
   Numerics numerics_;
   int64_t experts_;
   Compute compute_;
+  ActivationSharing sharing_;
   at::Tensor alpha_, ref_;
 };
 

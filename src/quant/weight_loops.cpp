@@ -56,6 +56,7 @@ at::Tensor fake_quantize_weight(const WeightScheme& scheme, const ReferenceScale
   const ScaleTable table(scheme, scales, alpha, w_ENK);
   const at::Tensor w = w_ENK.detach().contiguous();
   const at::Tensor out = at::empty(w.sizes(), w.options().dtype(out_dtype));
+  if (table.columns == 0) return out;
   const RowReader reader(w, table.columns, "weight");
   const RowWriter writer(out, table.columns, "fake-quantized weight");
   const Rounder rounder = scheme.rounder();
@@ -79,10 +80,11 @@ void add_weight_alpha_gradient(const WeightScheme& scheme, const ReferenceScales
   SW_CHECK(expert >= 0 && expert < w_ENK.size(0) && row_begin >= 0 && row_begin + dw.size(0) <= w_ENK.size(1), "rows {}.. of expert {}", row_begin,
            expert);
   SW_CHECK(d_alpha.sizes() == alpha.sizes() && d_alpha.is_contiguous(), "d_alpha must be contiguous and shaped as alpha");
+  if (table.columns == 0) return;
   const at::Tensor w = w_ENK.detach()[expert].contiguous(), gradient = dw.detach().contiguous();
   const RowReader weights(w, table.columns, "weight"), gradients(gradient, table.columns, "dW");
   const Rounder rounder = scheme.rounder();
-  const double factor = 1.0 / std::sqrt(static_cast<double>(table.group) * scheme.format.qmax);
+  const double factor = 1.0 / std::sqrt(static_cast<double>(scheme.elements(table.columns)) * scheme.format.qmax);
   parallel_rows(gradients.rows(), table.columns, [&](int64_t begin, int64_t end) {
     EffectiveRow scale(table.groups);
     std::vector<float> in(table.columns);

@@ -13,16 +13,16 @@ Rules rules_of(Numerics numerics) { return numerics == Numerics::kDeploy ? Rules
 }  // namespace
 
 WeightQuantizer::WeightQuantizer(const std::string& name, const TensorFormat& format, Numerics numerics, const at::Tensor& w_ENK,
-                                 const Compute& compute, at::ScalarType scale_dtype)
-    : name_(name), format_(format), numerics_(numerics), compute_(compute), scale_dtype_(scale_dtype) {
-  const ReferenceScales scales = reference_scales(scheme(), w_ENK.detach(), name);
+                                 const Compute& compute, at::ScalarType scale_dtype, const WeightPart& part)
+    : name_(name), format_(format), numerics_(numerics), compute_(compute), scale_dtype_(scale_dtype), whole_columns_(part.whole_columns) {
+  const ReferenceScales scales = reference_scales(scheme(), w_ENK.detach(), name, part.holders);
   ref_ = scales.ref;
   global_ = scales.global;
   divisor_ = scales.divisor;
   alpha_ = at::ones(ref_.sizes(), compute.accurate_options()).requires_grad_(true);
 }
 
-WeightScheme WeightQuantizer::scheme() const { return {format_, rules_of(numerics_), scale_dtype_, vllm_w4afp8_}; }
+WeightScheme WeightQuantizer::scheme() const { return {format_, rules_of(numerics_), scale_dtype_, vllm_w4afp8_, whole_columns_}; }
 
 at::Tensor WeightQuantizer::fake_quantize(const at::Tensor& w_ENK, at::ScalarType out_dtype) const {
   return fake_quantize_weight(scheme(), {ref_, global_, divisor_}, alpha_, w_ENK, out_dtype);

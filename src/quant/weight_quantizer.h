@@ -1,5 +1,6 @@
 // The fake quantizer of a stacked weight with one learnable alpha per scale: scale = ref * clamp(alpha, 0.25, 4).
 #pragma once
+#include "comm/group.h"
 #include "ops/compute.h"
 #include "quant/format.h"
 
@@ -14,6 +15,12 @@ struct QuantizedWeight {
   at::Tensor global_scale;  // [E] float32 DIVISOR G (two-level), else undefined
 };
 
+/// Where a weight is a part of a tensor that several ranks hold (tensor parallelism).
+struct WeightPart {
+  const Group* holders = nullptr;   // of all parts; nullptr: the whole tensor is here
+  int64_t whole_columns = 0;        // when the columns are cut (at group borders): how many there are in all
+};
+
 /// One stacked weight w [E,N,K]: E experts (1 for dense), fused shards (q|k|v, gate|up) stacked along N so that they share the
 /// two-level global. The weight itself is not held; every call gets it (bf16, float32 or float64 holding values that float32 holds
 /// exactly). alpha and ref are [E,N,K/g] (K/g = 1 for channels).
@@ -22,7 +29,7 @@ class WeightQuantizer {
   /// Reference scales by min-max. `scale_dtype` = dtype in which group and channel scales are stored (bf16 models: bfloat16).
   /// Throws DataError when K is not a multiple of the group, or the weight has non-finite values; `name` is used in messages.
   WeightQuantizer(const std::string& name, const TensorFormat& format, Numerics numerics, const at::Tensor& w_ENK, const Compute& compute,
-                  at::ScalarType scale_dtype);
+                  at::ScalarType scale_dtype, const WeightPart& part = {});
 
   const TensorFormat& format() const { return format_; }
   Numerics numerics() const { return numerics_; }
@@ -53,6 +60,7 @@ class WeightQuantizer {
   Numerics numerics_;
   Compute compute_;
   at::ScalarType scale_dtype_;
+  int64_t whole_columns_;
   at::Tensor alpha_, ref_, global_, divisor_;   // divisor_: G [E], deploy two-level
   bool vllm_w4afp8_ = false;
 };

@@ -163,23 +163,24 @@ Rounder WeightScheme::rounder() const {
   throw BugError("unknown grid");
 }
 
-ReferenceScales reference_scales(const WeightScheme& scheme, const at::Tensor& w_ENK, const std::string& name) {
+ReferenceScales reference_scales(const WeightScheme& scheme, const at::Tensor& w_ENK, const std::string& name, const Group* holders) {
   SW_CHECK(w_ENK.dim() == 3, "{}: a stacked weight has 3 dimensions, not {}", name, w_ENK.dim());
   const int64_t experts = w_ENK.size(0), rows = w_ENK.size(1), columns = w_ENK.size(2);
   const int64_t group = scheme.group(columns);
-  if (columns == 0 || columns % group != 0)
+  if (columns > 0 && columns % group != 0)
     throw DataError(fmt::format("{}: {} input features are not a multiple of the format's group of {}\nhint: skip this projection (quantize.skip) or choose "
                                 "a format with channel scales (fp8, w8a8)", name, columns, group));
-  const int64_t groups = columns / group;
+  const int64_t groups = scheme.groups(columns);
   const at::Tensor w = w_ENK.contiguous();
-  const at::Tensor amax = at::empty({experts, rows, groups}, at::kFloat);
+  at::Tensor amax = at::zeros({experts, rows, groups}, at::kFloat);
   const RowReader reader(w, columns, "weight");
   auto* amax_data = amax.mutable_data_ptr<float>();
-  parallel_rows(experts * rows, columns, [&](int64_t begin, int64_t end) {
+  parallel_rows(columns > 0 ? experts * rows : 0, columns, [&](int64_t begin, int64_t end) {
     std::vector<float> buffer(columns);
     for (int64_t row = begin; row < end; ++row) group_amax_row(reader.row(row, buffer.data()), groups, group, amax_data + row * groups);
   });
   check_finite(amax, w, name);
+  if (holders && scheme.format.layout == ScaleLayout::kChannel && scheme.whole_columns > 0) holders->all_reduce(amax, Reduce::kMax);
 
   ReferenceScales result;
   result.ref = at::empty_like(amax);
@@ -187,8 +188,11 @@ ReferenceScales reference_scales(const WeightScheme& scheme, const at::Tensor& w
   if (scheme.format.layout == ScaleLayout::kTwoLevelBlock) {
     result.global = at::empty({experts}, at::kFloat);
     if (scheme.rules == Rules::kDeploy) result.divisor = at::empty({experts}, at::kFloat);
+    at::Tensor largest_E = at::zeros({experts}, at::kFloat);
+    if (amax.numel() > 0) largest_E.copy_(amax.flatten(1).amax(1));
+    if (holders) holders->all_reduce(largest_E, Reduce::kMax);
     for (int64_t e = 0; e < experts; ++e) {
-      const float largest = rows ? amax[e].max().item<float>() : 0.0f;
+      const float largest = largest_E[e].item<float>();
       if (scheme.rules == Rules::kDeploy) {
         const float divisor = nvfp4_divisor(largest);
         result.divisor[e] = divisor;

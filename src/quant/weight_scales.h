@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "comm/group.h"
 #include "quant/format.h"
 #include "quant/kernels.h"
 
@@ -38,13 +39,19 @@ struct WeightScheme {
   Rules rules;
   at::ScalarType scale_dtype;   // of stored group and channel scales (deploy)
   bool vllm_w4afp8 = false;
+  int64_t whole_columns = 0;    // where other ranks hold more columns of the same rows: how many there are in all
 
   int64_t group(int64_t columns) const { return format.group ? format.group : columns; }
+  int64_t groups(int64_t columns) const { return format.group ? columns / format.group : 1; }
+  /// Elements that share a scale, on all ranks.
+  int64_t elements(int64_t columns) const { return group(std::max(columns, whole_columns)); }
   Rounder rounder() const;
 };
 
-/// Min-max references. Throws DataError naming `name` when K is not a multiple of the group or a value is not finite.
-ReferenceScales reference_scales(const WeightScheme& scheme, const at::Tensor& w_ENK, const std::string& name);
+/// Min-max references; with `holders`, of the tensor whose parts those ranks hold: they share the two-level globals and, when
+/// scheme.whole_columns is set, the channel scales. Throws DataError naming `name` when K is not a multiple of the group or a value
+/// is not finite.
+ReferenceScales reference_scales(const WeightScheme& scheme, const at::Tensor& w_ENK, const std::string& name, const Group* holders = nullptr);
 
 /// The effective scales of one row, in buffers that are reused from row to row.
 struct EffectiveRow {

@@ -1,6 +1,7 @@
 #include "train/calibration.h"
 
 #include "base/error.h"
+#include "model/pipeline.h"
 
 namespace scalewright {
 
@@ -10,7 +11,9 @@ void calibrate(Decoder& decoder, const RowSource& source, int64_t rows, int64_t 
   at::NoGradGuard no_grad;
   ForwardOptions options;
   options.mode = Mode::kCalibrate;
-  for (int64_t begin = 0; begin < count; begin += batch) decoder.forward(make_ordered_batch(source, begin, std::min(batch, count - begin)), options);
+  for (int64_t begin = 0; begin < count; begin += batch) 
+    forward_stage(decoder, std::make_shared<const LocalBatch>(localize(make_ordered_batch(source, begin, std::min(batch, count - begin)), decoder.mesh())), options);
+  decoder.share_calibration();
 }
 
 }  // namespace scalewright

@@ -6,7 +6,8 @@
 namespace scalewright {
 
 /// Runs the first `rows` rows of `source` (all when it has fewer), `batch` at a time, through the unquantized model while the input
-/// quantizers observe their amax (algorithm max). Without gradient. Throws DataError when `source` has no rows.
+/// quantizers observe their amax (algorithm max). Without gradient. All ranks must call it.
+/// Throws DataError when `source` has no rows.
 void calibrate(Decoder& decoder, const RowSource& source, int64_t rows, int64_t batch);
 
 }  // namespace scalewright

@@ -1,5 +1,7 @@
 #include "train/optimizer.h"
 
+#include <set>
+
 #include "base/error.h"
 
 namespace scalewright {
@@ -40,10 +42,17 @@ AdamW::AdamW(const TrainSection& options, std::vector<Trainable> trainables, std
   }
 }
 
-double AdamW::gradient_norm() const {
+double AdamW::gradient_norm(const Group* world) const {
   double sum = 0;
-  for (const Slot& slot : slots_)
-    if (slot.trainable.tensor.grad().defined()) sum += sum_of_squares(slot.trainable.tensor.grad());
+  for (const Slot& slot : slots_) {
+    const at::Tensor& gradient = slot.trainable.tensor.grad();
+    if (gradient.defined()) sum += sum_of_squares(slot.trainable.placement ? slot.trainable.placement->owned(gradient) : gradient);
+  }
+  if (world && !world->alone()) {
+    at::Tensor all = at::full({1}, sum, at::kDouble);
+    world->all_reduce(all, Reduce::kSum);
+    sum = all.item<double>();
+  }
   return std::sqrt(sum);
 }
 
@@ -72,28 +81,38 @@ void AdamW::clear_gradients() {
 std::map<std::string, at::Tensor> AdamW::state() const {
   std::map<std::string, at::Tensor> state;
   for (const Slot& slot : slots_) {
-    state["adam.m/" + slot.trainable.name] = slot.m;
-    state["adam.v/" + slot.trainable.name] = slot.v;
+    const auto& placement = slot.trainable.placement;
+    state["adam.m/" + slot.trainable.name] = placement ? placement->gather(slot.m) : slot.m;
+    state["adam.v/" + slot.trainable.name] = placement ? placement->gather(slot.v) : slot.v;
   }
   return state;
 }
 
-void AdamW::load_state(const std::map<std::string, at::Tensor>& state, int64_t updates, const std::string& source) {
+void AdamW::load_state(const std::map<std::string, at::Tensor>& state, int64_t updates, const std::string& source,
+                       const std::function<bool(const std::string&)>& left_out) {
   std::vector<std::string> problems;
-  const std::map<std::string, at::Tensor> own = this->state();
-  for (const auto& [name, tensor] : own) {
-    const auto found = state.find(name);
-    if (found == state.end()) problems.push_back(name + " is missing");
-    else if (found->second.sizes() != tensor.sizes() || found->second.scalar_type() != tensor.scalar_type())
-      problems.push_back(fmt::format("{} is {} of {} values, expected {} of {}", name, toString(found->second.scalar_type()),
-                                     found->second.numel(), toString(tensor.scalar_type()), tensor.numel()));
+  std::set<std::string> known;
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;   // first all is checked
+  for (const Slot& slot : slots_) {
+    const auto& placement = slot.trainable.placement;
+    for (const auto& [prefix, own] : {std::pair("adam.m/", slot.m), std::pair("adam.v/", slot.v)}) {
+      const std::string name = prefix + slot.trainable.name;
+      const std::vector<int64_t> shape = placement ? placement->whole() : own.sizes().vec();
+      const auto found = state.find(name);
+      known.insert(name);
+      if (found == state.end()) problems.push_back(name + " is missing");
+      else if (found->second.sizes().vec() != shape || found->second.scalar_type() != own.scalar_type())
+        problems.push_back(fmt::format("{} is {} [{}], expected {} [{}]", name, toString(found->second.scalar_type()), fmt::join(found->second.sizes(), "x"),
+                                       toString(own.scalar_type()), fmt::join(shape, "x")));
+      else copies.emplace_back(own, placement ? placement->narrow(found->second) : found->second);
+    }
   }
   for (const auto& [name, tensor] : state)
-    if (!own.count(name)) problems.push_back(name + " is not a trainable of this run");
+    if (!known.count(name) && !(left_out && left_out(name))) problems.push_back(name + " is not a trainable of this run");
   if (!problems.empty())
     throw DataError(fmt::format("{}: optimizer state does not fit:\n  {}\nhint: resume with the configuration that wrote it", source,
                                 fmt::join(problems, "\n  ")));
-  for (const auto& [name, tensor] : own) tensor.copy_(state.at(name));
+  for (const auto& [to, from] : copies) to.copy_(from);
   updates_ = updates;
 }
 

@@ -17,17 +17,21 @@ class AdamW {
   /// `group_factor`: learning-rate factor by Trainable::lr_group; groups beyond it have factor 1.
   AdamW(const TrainSection& options, std::vector<Trainable> trainables, std::vector<double> group_factor = {});
 
-  /// sqrt of the sum over trainables, in name order, of float64 sums of squares: the same for any layout and thread count.
-  double gradient_norm() const;
+  /// sqrt of the sum over trainables, in name order, of float64 sums of squares, over all ranks of `world` (which must all call
+  /// it):
+  /// each element counts once, whoever holds it.
+  double gradient_norm(const Group* world = nullptr) const;
   /// One update at learning rate `lr` with gradients multiplied by min(1, clip/norm) (clip 0: as they are). `norm` must be finite.
   void step(double lr, double norm);
   void clear_gradients();
 
   int64_t updates() const { return updates_; }
-  /// "adam.m/<name>", "adam.v/<name>".
+  /// "adam.m/<name>", "adam.v/<name>": whole tensors of this pipeline stage. All ranks of the stage must call it.
   std::map<std::string, at::Tensor> state() const;
   /// Names missing, left over or of other shape are a DataError naming them and `source`.
-  void load_state(const std::map<std::string, at::Tensor>& state, int64_t updates, const std::string& source);
+  /// `left_out`: names that belong to another pipeline stage.
+  void load_state(const std::map<std::string, at::Tensor>& state, int64_t updates, const std::string& source,
+                  const std::function<bool(const std::string&)>& left_out = {});
 
  private:
   struct Slot {

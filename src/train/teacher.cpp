@@ -1,12 +1,15 @@
 #include "train/teacher.h"
 
+#include "model/pipeline.h"
+
 namespace scalewright {
 
-at::Tensor SelfTeacher::hidden(const Batch& batch) {
+at::Tensor SelfTeacher::hidden(const std::shared_ptr<const LocalBatch>& batch) {
   at::NoGradGuard no_grad;
   ForwardOptions options;
   options.mode = Mode::kTeacher;
-  return decoder_.forward(batch, options);
+  const StagePass pass = forward_stage(decoder_, batch, options);
+  return decoder_.last_stage() ? pass.output : at::Tensor();
 }
 
 }  // namespace scalewright

@@ -1,17 +1,16 @@
 // Whom the student learns from.
 #pragma once
 #include "model/decoder.h"
-#include "text/batch.h"
 
 namespace scalewright {
 
 class Teacher {
  public:
   virtual ~Teacher() = default;
-  /// Hidden states after the final norm [T,H] at the batch's positions, without gradient. A stored teacher finds them by
-  /// (sample_index, position).
-  virtual at::Tensor hidden(const Batch& batch) = 0;
-  /// The head [V,H] that belongs to them.
+  /// This rank's hidden states after the final norm [t,H], without gradient; undefined but on the last pipeline stage. All ranks that
+  /// hold the model must call it.
+  virtual at::Tensor hidden(const std::shared_ptr<const LocalBatch>& batch) = 0;
+  /// This tp rank's rows of the head [v,H] that belongs to them.
   virtual at::Tensor head() = 0;
 };
 
@@ -19,7 +18,7 @@ class Teacher {
 class SelfTeacher : public Teacher {
  public:
   explicit SelfTeacher(Decoder& decoder) : decoder_(decoder) {}
-  at::Tensor hidden(const Batch& batch) override;
+  at::Tensor hidden(const std::shared_ptr<const LocalBatch>& batch) override;
   at::Tensor head() override { return decoder_.head(); }
 
  private:

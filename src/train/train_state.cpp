@@ -14,9 +14,10 @@ namespace {
 constexpr int kStateVersion = 1;
 
 /// Keys that may change between the parts of one run.
-constexpr std::array<std::string_view, 16> kFreeKeys = {
+constexpr std::array<std::string_view, 17> kFreeKeys = {
     "train.log_every", "train.save_every", "train.keep_last", "train.keep_every", "train.validate_every", "train.max_skipped", "train.resume",
     "output.*", "evaluate.*", "policy.*", "search.*", "export.*", "slurm.*",
+    "parallel.*",                              // the layout does not change the result
     "model.path", "model.dtype", "data.*"};   // identified by what they lead to
 
 bool is_free(const std::string& key) {
@@ -35,9 +36,13 @@ void flatten(const Json& node, const std::string& path, std::map<std::string, st
 std::map<std::string, std::string> binding_keys(const Json& config) {
   std::map<std::string, std::string> keys;
   flatten(config, "", keys);
-  const auto schedule = keys.find("train.schedule");
-  const bool constant = schedule != keys.end() && schedule->second == "\"constant\"";
-  std::erase_if(keys, [&](const auto& entry) { return is_free(entry.first) || (constant && entry.first == "train.steps"); });
+  const auto is = [&](const char* key, const char* value) { return keys.count(key) && keys.at(key) == value; };
+  const bool constant = is("train.schedule", "\"constant\"");
+  // How the rows of a step are cut does not matter, but to mcore_qad's amax over a micro-batch.
+  const bool cut_is_free = !is("train.global_batch", "0") && is("quantize.numerics", "\"deploy\"");
+  std::erase_if(keys, [&](const auto& entry) {
+    return is_free(entry.first) || (constant && entry.first == "train.steps") || (cut_is_free && entry.first == "train.micro_batch");
+  });
   return keys;
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/failpoint.h"
+#include "comm/tensor_map.h"
 #include "store/checkpoint.h"
 #include "train/angelslim_output.h"
 #include "train/metrics_writer.h"
@@ -36,8 +37,10 @@ class Run {
  public:
   explicit Run(const TrainInputs& in)
       : in_(in), options_(in.config.train), folder_(checkpoints_folder(in.run)), optimizer_(options_, in.decoder.trainables()),
-        resumed_(continue_run()), guard_(options_.max_skipped, state_.skipped, state_.skipped_in_a_row), metrics_(in.run, resumed_),
-        step_log_(in.decoder.config(), options_.recompute ? 5 : 4, options_.steps, state_.interval) {}
+        resumed_(continue_run()), guard_(options_.max_skipped, state_.skipped, state_.skipped_in_a_row),
+        step_log_(in.decoder.config(), options_.recompute ? 5 : 4, options_.steps, state_.interval) {
+    if (in.mesh.first()) metrics_.emplace(in.run, resumed_);
+  }
 
   TrainOutcome operator()() {
     const auto start = std::chrono::steady_clock::now();
@@ -46,7 +49,7 @@ class Run {
     while (state_.step < options_.steps) {
       one_step();
       const int64_t step = state_.step;
-      const int signal = stop_.asked();
+      const int signal = stop_asked();
       const bool last = step == options_.steps, saves = last || signal != 0 || is_multiple(step, options_.save_every);
       if (last || is_multiple(step, options_.log_every)) log_interval();
       if (last || is_multiple(step, options_.validate_every)) validate_now(saves);
@@ -70,7 +73,7 @@ class Run {
                                   state_.step, options_.steps));
     const auto [quantizers, moments] = split_tensors(checkpoint.tensors);
     in_.decoder.load_quantizer_state(quantizers, path.string());
-    optimizer_.load_state(moments, state_.updates, path.string());
+    optimizer_.load_state(moments, state_.updates, path.string(), [&](const std::string& name) { return in_.decoder.of_other_stage(name); });
     return step;
   }
 
@@ -80,7 +83,7 @@ class Run {
     const int64_t rows = rows_of_step(options_, in_.mesh.dp().size()), step = state_.step;
     optimizer_.clear_gradients();
     const StepResult result = accumulate_gradients(in_.decoder, in_.teacher, in_.rows, options_, state_.consumed_rows, rows);
-    norm_ = optimizer_.gradient_norm();
+    norm_ = optimizer_.gradient_norm(&in_.mesh.world());
     lr_ = learning_rate(options_, step);
     const bool applied = guard_.accept(step + 1, result.mean_loss(), norm_);
     if (applied) {
@@ -102,7 +105,7 @@ class Run {
     values["lr"] = lr_;
     values["skipped"] = static_cast<double>(guard_.skipped());
     in_.log.info("{}", step_log_.line(state_.step, values, guard_.skipped()));
-    metrics_.write("train", state_.step, values);
+    if (metrics_) metrics_->write("train", state_.step, values);
     outcome_.loss = values["loss"];
     step_log_.restart_interval();
   }
@@ -111,7 +114,7 @@ class Run {
     const ValidationScores scores = validate(in_.decoder, in_.teacher, *in_.validation, options_.loss, options_.micro_batch);
     in_.log.info("validation {}/{} | loss {:.5f} | lm {:.4f} | fkl {:.5f} +- {:.5f} | rkl {:.5f} | cakld {:.5f} | top-1 {:.4f}", state_.step, options_.steps,
                  scores.loss, scores.lm, scores.fkl, scores.fkl_stderr, scores.rkl, scores.cakld, scores.top1);
-    metrics_.write("validation", state_.step, scores.values());
+    if (metrics_) metrics_->write("validation", state_.step, scores.values());
     return scores;
   }
 
@@ -139,14 +142,28 @@ class Run {
     Checkpoint checkpoint;
     checkpoint.tensors = in_.decoder.quantizer_state();
     checkpoint.tensors.merge(optimizer_.state());
+    checkpoint.tensors = gather_on_first(in_.mesh.pp(), std::move(checkpoint.tensors));
+    if (in_.mesh.first()) write(checkpoint);
+    in_.mesh.world().barrier();   // nobody goes on, or ends, before the checkpoint is there
+  }
+
+  void write(Checkpoint& checkpoint) {
     checkpoint.state = to_json(state_, in_.config, in_.identity);
     save_checkpoint(folder_, state_.step, checkpoint);
-    if (in_.config.output.style == "angelslim") write_angelslim_scales(in_.run, in_.config, in_.decoder.quantizer_state(), state_.step, state_.step == options_.steps);
+    if (in_.config.output.style == "angelslim") write_angelslim_scales(in_.run, in_.config, split_tensors(checkpoint.tensors).first, state_.step, state_.step == options_.steps);
     failpoint("train.saved");
     if (in_.on_checkpoint) in_.on_checkpoint(state_.step);
     std::vector<int64_t> pinned = in_.pinned ? in_.pinned() : std::vector<int64_t>();
     if (state_.best_step > 0) pinned.push_back(state_.best_step);
     prune_checkpoints(folder_, options_.keep_last, options_.keep_every, pinned);
+  }
+
+  /// A signal that any rank got: all stop after the same step.
+  int stop_asked() const {
+    if (in_.mesh.world().alone()) return stop_.asked();
+    at::Tensor signal = at::full({1}, static_cast<int64_t>(stop_.asked()), at::kLong);
+    in_.mesh.world().all_reduce(signal, Reduce::kMax);
+    return static_cast<int>(signal.item<int64_t>());
   }
 
   [[noreturn]] void stop(int signal) const {
@@ -175,7 +192,7 @@ class Run {
   AdamW optimizer_;
   std::optional<int64_t> resumed_;
   NonFiniteGuard guard_;
-  MetricsWriter metrics_;
+  std::optional<MetricsWriter> metrics_;   // on the first rank
   StepLog step_log_;
   StopSignal stop_;
   double norm_ = 0, lr_ = 0;

@@ -1,13 +1,17 @@
 #include "train/training_step.h"
 
+#include <deque>
+
+#include "model/pipeline.h"
+
 namespace scalewright {
 
 namespace {
 
-std::vector<Batch> micro_batches(const RowSource& source, const TrainSection& options, int64_t first_row, int64_t rows) {
+std::vector<Batch> micro_batches(const RowSource& source, const TrainSection& options, int64_t first_row, int64_t rows, int64_t at_once) {
   std::vector<Batch> batches;
-  for (int64_t begin = 0; begin < rows; begin += options.micro_batch)
-    batches.push_back(make_batch(source, static_cast<std::uint64_t>(options.seed), first_row + begin, std::min(options.micro_batch, rows - begin)));
+  for (int64_t begin = 0; begin < rows; begin += at_once)
+    batches.push_back(make_batch(source, static_cast<std::uint64_t>(options.seed), first_row + begin, std::min(at_once, rows - begin)));
   return batches;
 }
 
@@ -27,23 +31,44 @@ int64_t rows_of_step(const TrainSection& options, int64_t data_parallel) {
 
 StepResult accumulate_gradients(Decoder& decoder, Teacher& teacher, const RowSource& source, const TrainSection& options, int64_t first_row,
                                 int64_t rows) {
-  const std::vector<Batch> batches = micro_batches(source, options, first_row, rows);
+  const Mesh& mesh = decoder.mesh();
+  const std::vector<Batch> batches = micro_batches(source, options, first_row, rows, options.micro_batch * mesh.dp().size());
   int64_t valid = 0;
   for (const Batch& batch : batches) valid += batch.valid_tokens();
   StepResult result;
   ForwardOptions forward;
   forward.mode = Mode::kStudent;
   forward.recompute = options.recompute;
+
+  struct InFlight {
+    StagePass pass;
+    at::Tensor loss;
+  };
+  std::deque<InFlight> in_flight;
+  const auto backward_oldest = [&] {
+    backward_stage(decoder, in_flight.front().pass, in_flight.front().loss);
+    in_flight.pop_front();
+  };
+  const auto ahead = static_cast<std::size_t>(mesh.pp().size() - 1 - mesh.pp().rank());
   for (const Batch& batch : batches) {
     count_lengths(batch, result);
     if (batch.valid_tokens() == 0) continue;
-    const at::Tensor target = teacher.hidden(batch);
-    const at::Tensor student = decoder.forward(batch, forward);
-    const LossResult loss = distillation_loss(decoder.compute(), options.loss, student, target, decoder.head(), teacher.head(),
-                                              batch.labels.to(student.device()), 1.0 / static_cast<double>(valid));
-    loss.loss.backward();
-    result.sums += loss.sums;
+    const auto local = std::make_shared<const LocalBatch>(localize(batch, mesh));
+    const at::Tensor target = teacher.hidden(local);
+    InFlight micro{forward_stage(decoder, local, forward), {}};
+    if (decoder.last_stage()) {
+      const LossResult loss = distillation_loss(decoder.compute(), options.loss, micro.pass.output, target, decoder.head(), teacher.head(),
+                                                local->labels.to(decoder.compute().device), 1.0 / static_cast<double>(valid),
+                                                {&mesh.tp(), local->layout.tp_rows});
+      micro.loss = loss.loss;
+      result.sums += loss.sums;
+    }
+    in_flight.push_back(std::move(micro));
+    if (in_flight.size() > ahead) backward_oldest();
   }
+  while (!in_flight.empty()) backward_oldest();
+  result.sums.add_up(mesh.world());
+  decoder.sum_gradients();
   return result;
 }
 

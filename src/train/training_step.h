@@ -19,8 +19,9 @@ struct StepResult {
 int64_t rows_of_step(const TrainSection& options, int64_t data_parallel);
 
 /// Adds to the trainables' gradients those of the mean loss over the valid tokens of rows first_row .. first_row+rows-1 of the
-/// visiting order, micro_batch rows at a time. The divisor is the whole step's count of valid tokens, so how the rows are cut
-/// into micro-batches does not matter.
+/// visiting order, micro_batch rows at a time on each data-parallel rank. The divisor is the whole step's count of valid tokens, so
+/// how the rows are cut into micro-batches, or spread over ranks, does not matter. All ranks must call it; all get the same sums, and
+/// the gradients of what they hold. Pipeline stages run one forward and one backward in turn (1F1B).
 StepResult accumulate_gradients(Decoder& decoder, Teacher& teacher, const RowSource& source, const TrainSection& options, int64_t first_row, int64_t rows);
 
 }  // namespace scalewright

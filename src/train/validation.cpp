@@ -1,5 +1,7 @@
 #include "train/validation.h"
 
+#include "model/pipeline.h"
+
 namespace scalewright {
 
 namespace {
@@ -36,10 +38,14 @@ ValidationScores validate(Decoder& decoder, Teacher& teacher, const RowSource& s
   for (int64_t begin = 0; begin < source.size(); begin += batch) {
     const Batch rows = make_ordered_batch(source, begin, std::min(batch, source.size() - begin));
     if (rows.valid_tokens() == 0) continue;
-    const at::Tensor target = teacher.hidden(rows);
-    const at::Tensor student = decoder.forward(rows, forward);
-    sums += distillation_loss(decoder.compute(), options, student, target, decoder.head(), teacher.head(), rows.labels.to(student.device()), 1).sums;
+    const auto local = std::make_shared<const LocalBatch>(localize(rows, decoder.mesh()));
+    const at::Tensor target = teacher.hidden(local);
+    const at::Tensor student = forward_stage(decoder, local, forward).output;
+    if (!decoder.last_stage()) continue;
+    sums += distillation_loss(decoder.compute(), options, student, target, decoder.head(), teacher.head(), local->labels.to(student.device()), 1,
+                              {&decoder.mesh().tp(), local->layout.tp_rows}).sums;
   }
+  sums.add_up(decoder.mesh().world());
   return scores_of(sums);
 }
 

@@ -8,6 +8,11 @@ namespace {
 
 using Offsets = std::vector<int64_t>;
 
+/// With every query here.
+at::Tensor attention(const Compute& compute, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Offsets& offsets, double scale) {
+  return scalewright::attention(compute, q, k, v, AttentionRows::whole(offsets), scale);
+}
+
 /// Whole score matrices with a mask, as transformers' eager attention has them.
 at::Tensor naive(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Offsets& offsets, double scale) {
   const int64_t tokens = q.size(0), group = q.size(1) / k.size(1);
@@ -116,6 +121,37 @@ TEST(Attention, DocumentsDoNotSeeEachOther) {
   // and alone a document gives the same bits
   EXPECT_TRUE(at::equal(attention({}, q.narrow(0, 40, 70), k.narrow(0, 40, 70), v.narrow(0, 40, 70), {0, 70}, 0.25),
                         y.narrow(0, 40, 70)));
+}
+
+TEST(Attention, PartsOfTheQueriesGiveTheSameRowsAndGradientsThatAddUp) {
+  const Offsets offsets = {0, 150, 157, 300};
+  const std::vector<at::Tensor> in = {random({300, 4, 16}, 1), random({300, 2, 16}, 2), random({300, 2, 16}, 3)};
+  const Function whole = [&](const std::vector<at::Tensor>& x) { return attention(kExact, x[0], x[1], x[2], offsets, 0.25); };
+  const at::Tensor y = whole(in), weights = random(y.sizes(), 7);
+  const auto weighted = [](const Function& f, const at::Tensor& w) -> Function { return [=](const auto& x) { return f(x) * w; }; };
+  const std::vector<at::Tensor> want = gradients(weighted(whole, weights), in, 5);
+  // Pieces of documents as two context-parallel ranks have them, at borders that no block knows; the second document on one rank only.
+  const std::vector<std::vector<QuerySegment>> ranks = {{{0, 0, 0, 37}, {0, 37, 113, 37}, {1, 74, 0, 7}, {2, 81, 0, 3}, {2, 84, 140, 3}},
+                                                        {{0, 0, 37, 76}, {2, 76, 3, 137}}};
+  std::vector<at::Tensor> sums = {at::zeros_like(in[0]), at::zeros_like(in[1]), at::zeros_like(in[2])};
+  for (const auto& segments : ranks) {
+    std::vector<int64_t> rows;
+    for (const QuerySegment& s : segments)
+      for (int64_t i = 0; i < s.length; ++i) rows.push_back(offsets[s.document] + s.first_position + i);
+    const at::Tensor index = at::tensor(rows, at::kLong);
+    const Function part = [&](const std::vector<at::Tensor>& x) {
+      return scalewright::attention(kExact, x[0].index_select(0, index), x[1], x[2], AttentionRows{offsets, segments}, 0.25);
+    };
+    EXPECT_TRUE(at::equal(part(in), y.index_select(0, index)));
+    // The same upstream gradient as the whole has at these rows.
+    const at::Tensor upstream = random(y.sizes(), 5).index_select(0, index) * weights.index_select(0, index);
+    std::vector<at::Tensor> leaves;
+    for (const at::Tensor& x : in) leaves.push_back(x.clone().requires_grad_());
+    (part(leaves) * upstream).sum().backward();
+    for (std::size_t i = 0; i < 3; ++i) sums[i] += leaves[i].grad();
+  }
+  // Sums of the same products in another order.
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_LT(max_difference(sums[i], want[i]), 1e-11) << i;
 }
 
 TEST(Attention, TheFutureDoesNotReachBack) {

@@ -24,7 +24,7 @@ std::vector<Document> UnevenRows::row(int64_t index) const {
   return {document};
 }
 
-at::Tensor TestTeacher::hidden(const Batch& batch) {
+at::Tensor TestTeacher::hidden(const std::shared_ptr<const LocalBatch>& batch) {
   at::Tensor hidden = SelfTeacher::hidden(batch);
   ++calls_;
   if (spoil) spoil(calls_, hidden);

@@ -28,7 +28,7 @@ class UnevenRows : public RowSource {
 class TestTeacher : public SelfTeacher {
  public:
   using SelfTeacher::SelfTeacher;
-  at::Tensor hidden(const Batch& batch) override;
+  at::Tensor hidden(const std::shared_ptr<const LocalBatch>& batch) override;
   std::function<void(int64_t call, at::Tensor& hidden)> spoil;
 
  private:

@@ -1,0 +1,130 @@
+// launch: starts the ranks of one command on this machine and ends them together.
+#include <csignal>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+
+#include "app/command.h"
+#include "base/error.h"
+
+namespace scalewright {
+namespace {
+
+constexpr std::chrono::seconds kGrace{10};   // between a friendly and an unfriendly end of the remaining ranks
+
+volatile std::sig_atomic_t passed_on = 0;
+void remember(int signal) { passed_on = signal; }
+
+/// A TCP port that is free now.
+int free_port() {
+  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  const bool bound = listener >= 0 && ::bind(listener, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
+                     ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) == 0;
+  if (listener >= 0) ::close(listener);
+  if (!bound) throw CommError("no free TCP port on this machine");
+  return ntohs(address.sin_port);
+}
+
+class LaunchCommand : public Command {
+ public:
+  std::string name() const override { return "launch"; }
+  std::string summary() const override { return "starts N ranks of a command on this machine: launch --nproc N -- COMMAND ..."; }
+  std::vector<Option> options() override { return {{"--nproc", "ranks", &ranks_, true}, {"command", "the command and its options, after --", &words_, true}}; }
+  RankUse ranks() const override { return RankUse::kOne; }
+  bool parallel_options_are_a_plan() const override { return true; }
+  ExitCode run(Context& context) override;
+
+ private:
+  [[noreturn]] void become_rank(int64_t rank, int port, int64_t threads) const;
+
+  int64_t ranks_ = 0;
+  std::vector<std::string> words_;
+};
+
+/// In the child: the environment that torchrun would set, and only the first rank's standard output.
+void LaunchCommand::become_rank(int64_t rank, int port, int64_t threads) const {
+  const auto set = [](const char* name, const std::string& value) { ::setenv(name, value.c_str(), 1); };
+  set("RANK", std::to_string(rank));
+  set("LOCAL_RANK", std::to_string(rank));
+  set("WORLD_SIZE", std::to_string(ranks_));
+  set("MASTER_ADDR", "127.0.0.1");
+  set("MASTER_PORT", std::to_string(port));
+  ::unsetenv("TORCHELASTIC_USE_AGENT_STORE");
+  ::setenv("OMP_NUM_THREADS", std::to_string(threads).c_str(), 0);
+  if (rank > 0 && !std::freopen("/dev/null", "w", stdout)) std::_Exit(static_cast<int>(ExitCode::kBug));
+  std::vector<char*> arguments{const_cast<char*>("scalewright")};
+  for (const std::string& word : words_) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  ::execv("/proc/self/exe", arguments.data());
+  std::_Exit(static_cast<int>(ExitCode::kBug));
+}
+
+ExitCode LaunchCommand::run(Context& context) {
+  if (ranks_ < 1 || ranks_ > 1024) throw UserError(fmt::format("--nproc {}: from 1 to 1024", ranks_));
+  if (words_.empty() || words_[0] == "launch") throw UserError("launch --nproc N -- COMMAND ...: COMMAND is one of the other commands");
+  if (context.common.dry_run) {
+    context.log.info("would start {} ranks of: scalewright {}", ranks_, fmt::join(words_, " "));
+    return ExitCode::kOk;
+  }
+  const int port = free_port();
+  const int64_t threads = std::max<int64_t>(1, std::thread::hardware_concurrency() / ranks_);
+  std::fflush(nullptr);
+  std::map<pid_t, int64_t> running;
+  for (int64_t rank = 0; rank < ranks_; ++rank) {
+    const pid_t child = ::fork();
+    if (child < 0) throw CommError(fmt::format("rank {} cannot be started: {}", rank, std::strerror(errno)));
+    if (child == 0) become_rank(rank, port, threads);
+    running.emplace(child, rank);
+  }
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, remember);
+  const auto tell_all = [&](int signal) {
+    for (const auto& [child, rank] : running) ::kill(child, signal);
+  };
+  int result = 0;
+  bool ending = false;
+  std::chrono::steady_clock::time_point deadline;
+  while (!running.empty()) {
+    if (const int signal = passed_on; signal != 0) {
+      passed_on = 0;
+      tell_all(signal);
+    }
+    int status = 0;
+    const pid_t child = ::waitpid(-1, &status, WNOHANG);
+    if (child <= 0) {
+      if (ending && std::chrono::steady_clock::now() > deadline) tell_all(SIGKILL);
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      continue;
+    }
+    const int64_t rank = running.at(child);
+    running.erase(child);
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : static_cast<int>(ExitCode::kCommunication);
+    if (WIFSIGNALED(status) && !ending) context.log.error("rank {} (pid {}) was ended by signal {} ({})", rank, child, WTERMSIG(status), strsignal(WTERMSIG(status)));
+    if (code == 0 || code == static_cast<int>(ExitCode::kStopped)) {
+      if (result == 0) result = code;
+      continue;
+    }
+    // The first failure is the cause: what the others say afterwards follows from it.
+    if (!ending) {
+      result = code;
+      if (!WIFSIGNALED(status)) context.log.error("rank {} ended with exit code {}; ending the others", rank, code);
+      tell_all(SIGTERM);
+      deadline = std::chrono::steady_clock::now() + kGrace;
+    }
+    ending = true;
+  }
+  return static_cast<ExitCode>(result);
+}
+
+}  // namespace
+
+std::unique_ptr<Command> make_launch_command() { return std::make_unique<LaunchCommand>(); }
+
+}  // namespace scalewright

@@ -1,0 +1,189 @@
+"""Several ranks on this machine: every layout gives one process's numbers, errors name the number to change, a dead rank ends all."""
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BINARY = os.environ.get("SCALEWRIGHT_BINARY", str(ROOT / "build" / "scalewright"))
+REFERENCE = ROOT / "tests" / "data" / "reference"
+# Sums in another order move float64 by about 1e-15; anything wrong moves it by far more.
+EQUAL = 1e-12
+
+
+def ranks_of(layout):
+    degrees = {name: int(number) for name, number in re.findall(r"(tp|ep|cp|pp|dp)(\d+)", layout)}
+    given = re.search(r"on(\d+)", layout)
+    dense = degrees.get("tp", 1) * degrees.get("cp", 1) * degrees.get("pp", 1) * degrees.get("dp", 1)
+    world = int(given.group(1)) if given else max(dense, degrees.get("ep", 1))
+    flags = [word for name, number in degrees.items() if name != "dp" for word in (f"--{name}", str(number))]
+    return world, flags
+
+
+def run(world, *words, timeout=240):
+    command = [BINARY, *map(str, words)]
+    if world > 1:
+        command = [BINARY, "launch", "--nproc", str(world), "--", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=timeout)
+
+
+def parity(model, layout, *words):
+    world, flags = ranks_of(layout)
+    folder = REFERENCE / model
+    result = run(world, "parity", "--model", folder, "--expected", folder / "expected.safetensors", "--dtype", "float64", "--threads", "1", "--json", *flags, *words)
+    assert result.returncode == 0, result.stderr[-2000:]
+    return json.loads(result.stdout)
+
+
+# Every layout and every format at least once, each pair of degrees at least once; all of them in test_slow_layouts.py.
+COVER = [("dp2", "qwen3_moe", "nvfp4"), ("tp2", "qwen3_moe", "w8a8"), ("tp4", "hy_v3", "fp8"), ("tp2", "hy_v3", "w4afp8"), ("ep4", "qwen3_moe", "nvfp4"),
+         ("cp2", "qwen3_moe_mixed", "w4a16"), ("ep2on4", "qwen3_moe", "w4afp8"), ("tp2dp2", "hy_v3", "nvfp4"), ("tp2ep2", "qwen3_moe_mixed", "fp8"),
+         ("ep2tp2dp2", "qwen3_moe", "nvfp4a16"), ("cp2dp2", "hy_v3", "w8a8"), ("pp2dp2", "qwen3_moe", "fp8"), ("pp2tp2", "hy_v3", "w4a16"),
+         ("cp2ep2", "hy_v3", "nvfp4a16"), ("pp3", "qwen3_moe_deep", "nvfp4"), ("tp2cp2pp2", "qwen3_moe", "nvfp4")]
+
+
+@pytest.mark.parametrize("layout,model,format", COVER)
+def test_any_layout_gives_the_reference_answers(layout, model, format):
+    report = parity(model, layout, "--format", format, "--grad")
+    assert report["logits"]["rel_l2"] < 1e-6
+    for loss in report["losses"].values():
+        assert abs(loss["got"] - loss["want"]) <= 1e-6 * abs(loss["want"])
+    assert report["grads"] and all(gradient["rel_l2"] < 1e-4 for gradient in report["grads"].values())
+    world, flags = ranks_of(layout)
+    assert len(report["local_parameters"]) == world
+    for name, degree in zip(flags[::2], flags[1::2]):
+        assert report["layout"][name[2:]] == int(degree)
+
+
+@pytest.mark.parametrize("layout,model", [("tp4", "qwen2"), ("tp2", "llama"), ("cp4", "qwen3"), ("tp2cp2pp2", "qwen3"), ("pp2", "llama")])
+def test_any_layout_of_dense_models(layout, model):
+    report = parity(model, layout)
+    assert abs(report["lm_loss"]["got"] - report["lm_loss"]["want"]) <= 1e-8 * abs(report["lm_loss"]["want"])
+
+
+def test_parameters_are_split():
+    whole = parity("qwen3_moe", "one")["local_parameters"]
+    assert sum(parity("qwen3_moe", "pp2")["local_parameters"]) == whole[0]
+    assert all(part < 0.62 * whole[0] for part in parity("qwen3_moe", "ep2")["local_parameters"])
+    assert all(part < 0.6 * parity("llama", "one")["local_parameters"][0] for part in parity("llama", "tp2")["local_parameters"])
+
+
+def train_words(layout, run_folder, model, format, steps, *words):
+    world, flags = ranks_of(layout)
+    tp, cp, pp = (int(dict(zip(flags[::2], flags[1::2])).get(name, 1)) for name in ("--tp", "--cp", "--pp"))
+    options = {"model.path": REFERENCE / model, "output.path": run_folder, "quantize.format": format, "train.steps": steps, "train.log_every": 1, "data.seq_len": 40,
+               "data.max_samples": 64, "data.validation_fraction": 0.1, "train.micro_batch": 8 * tp * cp * pp // world, "train.global_batch": 8, "train.lr": 1e-2,
+               "train.act_scales": str(format == "nvfp4").lower(), "train.schedule": "linear", **dict(word.split("=") for word in words)}
+    return world, ["train", "--dtype", "float64", "--threads", "1", "--json", *flags, *(word for key, value in options.items() for word in ("-o", f"{key}={value}"))]
+
+
+def train(*arguments):
+    world, words = train_words(*arguments)
+    result = run(world, *words)
+    assert result.returncode == 0, result.stderr[-2000:]
+    return json.loads(result.stdout)
+
+
+def losses(run_folder):
+    lines = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in lines if line["kind"] == "train"]
+
+
+def tensors(run_folder, step):
+    result = {}
+    for path in (run_folder / "checkpoints" / f"step_{step}").glob("*.safetensors"):
+        with safe_open(path, "np") as file:
+            result.update({name: file.get_tensor(name) for name in file.keys()})
+    return result
+
+
+def expect_same_run(one, other, step):
+    for a, b in zip(losses(one), losses(other), strict=True):
+        assert abs(a - b) <= EQUAL * abs(a)
+    want, got = tensors(one, step), tensors(other, step)
+    assert set(want) == set(got) and any(name.startswith("adam.v/") for name in want)
+    for name in want:
+        assert np.linalg.norm(want[name] - got[name]) <= 1e-9 * np.linalg.norm(want[name]), name
+
+
+@pytest.mark.parametrize("model,format,layouts", [("qwen3_moe", "nvfp4", ["tp2ep2", "cp2dp2"]), ("hy_v3", "w8a8", ["pp2tp2"]), ("hy_v3", "w4a16", ["ep2tp2dp2"])])
+def test_training_in_any_layout_is_the_same_run(tmp_path, model, format, layouts):
+    train("one", tmp_path / "one", model, format, 4)
+    for layout in layouts:
+        train(layout, tmp_path / layout, model, format, 4)
+        expect_same_run(tmp_path / "one", tmp_path / layout, 4)
+
+
+def test_recompute_and_micro_batches_in_a_pipeline(tmp_path):
+    train("one", tmp_path / "one", "qwen3_moe_deep", "nvfp4", 2)
+    train("pp3", tmp_path / "pp3", "qwen3_moe_deep", "nvfp4", 2, "train.micro_batch=2", "train.recompute=true")
+    expect_same_run(tmp_path / "one", tmp_path / "pp3", 2)
+
+
+def test_a_run_goes_on_in_another_layout(tmp_path):
+    # The schedule must not depend on where the run paused: constant.
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train("one", whole, "qwen3_moe", "nvfp4", 6, "train.schedule=constant")
+    for steps, layout in ((2, "tp2"), (4, "ep2tp2dp2"), (6, "one")):
+        outcome = train(layout, parts, "qwen3_moe", "nvfp4", steps, "train.schedule=constant")
+        assert outcome["steps"] == steps and outcome["resumed_from"] == steps - 2
+    expect_same_run(whole, parts, 6)
+
+
+def test_errors_name_the_number_to_change():
+    folder = REFERENCE / "qwen3_moe"
+    parity_words = ["parity", "--model", folder, "--expected", folder / "expected.safetensors", "--threads", "1"]
+    for world, words, expected in [(2, ["--tp", "4"], "2 ranks cannot be split into tp 4"), (2, ["--ep", "4"], "ep 4"), (2, ["--sp"], "parallel.tp is 1"),
+                                   (2, ["--dp", "3"], "leave parallel.dp away"), (1, ["--tp", "2"], "parallel.tp is 2, but this is one process"),
+                                   (3, ["--ep", "3"], "ep must divide the number of experts"), (8, ["--tp", "8"], "4 attention heads"), (3, ["--pp", "3"], "2 layers")]:
+        result = run(world, *parity_words, *words)
+        assert result.returncode in (2, 4), (words, result.stderr)
+        assert expected in result.stderr, (words, result.stderr)
+
+
+def test_a_dead_rank_ends_all(tmp_path):
+    world, words = train_words("tp2", tmp_path / "run", "qwen3_moe", "nvfp4", 100000)
+    process = subprocess.Popen([BINARY, "launch", "--nproc", str(world), "--", *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.time() + 60
+    while not (tmp_path / "run" / "metrics.jsonl").exists() and time.time() < deadline:
+        time.sleep(0.1)
+    time.sleep(1)
+    children = [int(pid) for pid in (pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")).read_text().split()]
+    assert len(children) == 2
+    os.kill(children[1], signal.SIGKILL)
+    start = time.time()
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 4 and time.time() - start < 5, errors[-2000:]
+    assert "rank 1" in errors and "signal 9" in errors
+
+
+def test_a_stop_signal_saves_on_all_ranks_at_the_same_step(tmp_path):
+    world, words = train_words("cp2", tmp_path / "run", "qwen3_moe", "nvfp4", 100000)
+    process = subprocess.Popen([BINARY, "launch", "--nproc", str(world), "--", *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.time() + 60
+    while not (tmp_path / "run" / "metrics.jsonl").exists() and time.time() < deadline:
+        time.sleep(0.1)
+    time.sleep(1)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 75, errors[-2000:]
+    saved = [int(path.name[5:]) for path in (tmp_path / "run" / "checkpoints").glob("step_*")]
+    assert len(saved) == 1 and f"after step {saved[0]} " in errors
+
+
+def test_single_process_commands_run_on_the_first_rank(tmp_path):
+    words = ["ptq", "--model", REFERENCE / "qwen3_moe", "--format", "w4a16", "--threads", "1"]
+    assert run(1, *words, "--out", tmp_path / "one").returncode == 0
+    assert run(2, *words, "--tp", "2", "--out", tmp_path / "two").returncode == 0
+    for path in (tmp_path / "one").iterdir():
+        if path.name != "quant_summary.json":
+            assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), path.name
+    result = run(2, "recover", "-c", "examples/tiny/recover.yaml")
+    assert result.returncode == 2 and "runs in one process" in result.stderr
