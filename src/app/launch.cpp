@@ -14,7 +14,8 @@
 namespace scalewright {
 namespace {
 
-constexpr std::chrono::seconds kGrace{10};   // between a friendly and an unfriendly end of the remaining ranks
+// After a rank failed the others notice it themselves; then they are asked to end, then made to.
+constexpr std::chrono::seconds kNotice{15}, kGrace{10};
 
 volatile std::sig_atomic_t passed_on = 0;
 void remember(int signal) { passed_on = signal; }
@@ -90,7 +91,7 @@ ExitCode LaunchCommand::run(Context& context) {
   };
   int result = 0;
   bool ending = false;
-  std::chrono::steady_clock::time_point deadline;
+  std::chrono::steady_clock::time_point failed_at;
   while (!running.empty()) {
     if (const int signal = passed_on; signal != 0) {
       passed_on = 0;
@@ -99,7 +100,9 @@ ExitCode LaunchCommand::run(Context& context) {
     int status = 0;
     const pid_t child = ::waitpid(-1, &status, WNOHANG);
     if (child <= 0) {
-      if (ending && std::chrono::steady_clock::now() > deadline) tell_all(SIGKILL);
+      const auto waited = std::chrono::steady_clock::now() - failed_at;
+      if (ending && waited > kNotice + kGrace) tell_all(SIGKILL);
+      else if (ending && waited > kNotice) tell_all(SIGTERM);
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       continue;
     }
@@ -114,9 +117,8 @@ ExitCode LaunchCommand::run(Context& context) {
     // The first failure is the cause: what the others say afterwards follows from it.
     if (!ending) {
       result = code;
-      if (!WIFSIGNALED(status)) context.log.error("rank {} ended with exit code {}; ending the others", rank, code);
-      tell_all(SIGTERM);
-      deadline = std::chrono::steady_clock::now() + kGrace;
+      if (!WIFSIGNALED(status)) context.log.error("rank {} ended with exit code {}; the others end too", rank, code);
+      failed_at = std::chrono::steady_clock::now();
     }
     ending = true;
   }

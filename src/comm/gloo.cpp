@@ -33,7 +33,8 @@ at::Tensor reduce_in_order(const at::Tensor& parts, Reduce op) {
 
 class GlooGroup final : public Group {
  public:
-  GlooGroup(std::string name, std::vector<int> ranks, c10::intrusive_ptr<Gloo> gloo) : name_(std::move(name)), ranks_(std::move(ranks)), gloo_(std::move(gloo)) {}
+  GlooGroup(std::string name, std::vector<int> ranks, c10::intrusive_ptr<Gloo> gloo, std::shared_ptr<Watchdog> watchdog)
+      : name_(std::move(name)), ranks_(std::move(ranks)), gloo_(std::move(gloo)), watchdog_(std::move(watchdog)) {}
 
   int rank() const override { return gloo_->getRank(); }
   int size() const override { return gloo_->getSize(); }
@@ -158,14 +159,17 @@ class GlooGroup final : public Group {
 
   template <typename Start>
   void wait(const char* operation, Start&& start) const {
+    watchdog_->doing(operation, name_.c_str());
     try {
       start()->wait();
     } catch (const std::exception& error) {
       fail(operation, error);
     }
+    watchdog_->doing("computing after the last message in", name_.c_str());
   }
 
   [[noreturn]] void fail(const char* operation, const std::exception& error) const {
+    watchdog_->await_cause(std::chrono::seconds(3));
     throw CommError(fmt::format("{} in group {} (ranks {}) failed on its rank {}: {}\nhint: another rank died, was stopped, or failed first: its own message says why",
                                 operation, name_, fmt::join(ranks_, ","), rank(), error.what()));
   }
@@ -173,6 +177,7 @@ class GlooGroup final : public Group {
   std::string name_;
   std::vector<int> ranks_;
   c10::intrusive_ptr<Gloo> gloo_;
+  std::shared_ptr<Watchdog> watchdog_;
   mutable std::deque<Sent> pending_;
 };
 
@@ -188,10 +193,24 @@ struct Rendezvous::State {
   World world;
   std::chrono::seconds timeout;
   c10::intrusive_ptr<c10d::Store> store;
+  std::shared_ptr<Watchdog> watchdog;
   c10::intrusive_ptr<Gloo::Options> options;
 };
 
-Rendezvous::Rendezvous(const World& world, std::chrono::seconds timeout) : state_(std::make_unique<State>()) {
+/// Rank 0 tells the others through the store where its watchdog listens.
+Watchdog::Listener share_listener(const World& world, c10d::Store& store) {
+  const std::string key = "watchdog";
+  if (world.rank == 0) {
+    const Watchdog::Listener listener = Watchdog::open_listener();
+    const std::string text = std::to_string(listener.port);
+    store.set(key, std::vector<std::uint8_t>(text.begin(), text.end()));
+    return listener;
+  }
+  const std::vector<std::uint8_t> text = store.get(key);
+  return {-1, std::atoi(std::string(text.begin(), text.end()).c_str())};
+}
+
+Rendezvous::Rendezvous(const World& world, std::chrono::seconds timeout, std::chrono::seconds silence) : state_(std::make_shared<State>()) {
   state_->world = world;
   state_->timeout = timeout;
   c10d::TCPStoreOptions options;
@@ -203,6 +222,7 @@ Rendezvous::Rendezvous(const World& world, std::chrono::seconds timeout) : state
     state_->store = c10::make_intrusive<c10d::PrefixStore>(world.prefix, c10::make_intrusive<c10d::TCPStore>(world.address, options));
     state_->options = Gloo::Options::create(timeout);
     state_->options->devices.push_back(network_device(world));
+    state_->watchdog = std::make_shared<Watchdog>(world, share_listener(world, *state_->store), silence);
   } catch (const std::exception& error) {
     throw CommError(fmt::format("rank {} of {} cannot meet the others at {}:{}: {}\nhint: is rank 0 running, and is the port free and open between the hosts?",
                                 world.rank, world.size, world.address, world.port, error.what()));
@@ -211,6 +231,8 @@ Rendezvous::Rendezvous(const World& world, std::chrono::seconds timeout) : state
 
 Rendezvous::~Rendezvous() = default;
 
+const std::shared_ptr<Watchdog>& Rendezvous::watchdog() const { return state_->watchdog; }
+
 std::unique_ptr<Group> Rendezvous::group(const std::string& name, const std::vector<int>& ranks) const {
   if (ranks.size() == 1) return make_single_group();
   const auto own = std::find(ranks.begin(), ranks.end(), state_->world.rank);
@@ -218,7 +240,7 @@ std::unique_ptr<Group> Rendezvous::group(const std::string& name, const std::vec
   try {
     auto gloo = c10::make_intrusive<Gloo>(c10::make_intrusive<c10d::PrefixStore>(fmt::format("{}/{}", name, ranks[0]), state_->store),
                                           static_cast<int>(own - ranks.begin()), static_cast<int>(ranks.size()), state_->options);
-    return std::make_unique<GlooGroup>(name, ranks, std::move(gloo));
+    return std::make_unique<GlooGroup>(name, ranks, std::move(gloo), state_->watchdog);
   } catch (const std::exception& error) {
     throw CommError(fmt::format("group {} of ranks {} does not come together within {} s: {}", name, fmt::join(ranks, ","), state_->timeout.count(), error.what()));
   }

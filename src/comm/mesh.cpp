@@ -57,6 +57,7 @@ Mesh Mesh::connect(const Degrees& degrees, const World& world) {
   const Rendezvous meeting(world, kTimeout);
   const int rank = world.rank, tp = degrees.tp, cp = degrees.cp, dp = degrees.dp, stage = tp * cp * dp;
   Mesh mesh;
+  mesh.watchdog_ = meeting.watchdog();
   mesh.degrees_ = degrees;
   mesh.degrees_.sp = tp > 1;
   mesh.rank_ = rank;
@@ -70,6 +71,10 @@ Mesh Mesh::connect(const Degrees& degrees, const World& world) {
   mesh.ep_ = meeting.group("ep", line(rank, 1, degrees.ep));
   mesh.edp_ = meeting.group("edp", line(rank, degrees.ep, stage / degrees.ep));
   return mesh;
+}
+
+void Mesh::dismiss_watchdog() const {
+  if (watchdog_) watchdog_->dismiss();
 }
 
 }  // namespace scalewright

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "comm/group.h"
+#include "comm/watchdog.h"
 #include "comm/world.h"
 
 namespace scalewright {
@@ -26,6 +27,8 @@ class Mesh {
   int rank() const { return rank_; }
   int size() const { return world_->size(); }
   bool first() const { return rank_ == 0; }
+  /// Before all ranks end in the same way by an exception: it is no failure of one of them.
+  void dismiss_watchdog() const;
   const Group& world() const { return *world_; }
   const Group& tp() const { return *tp_; }
   const Group& cp() const { return *cp_; }
@@ -40,6 +43,7 @@ class Mesh {
   Mesh() = default;
   Degrees degrees_;
   int rank_ = 0;
+  std::shared_ptr<Watchdog> watchdog_;   // none on one rank
   std::shared_ptr<const Group> world_, tp_, cp_, dp_, pp_, data_, stage_, ep_, edp_;
 };
 

@@ -167,6 +167,7 @@ class Run {
   }
 
   [[noreturn]] void stop(int signal) const {
+    in_.mesh.dismiss_watchdog();
     throw StoppedError(fmt::format("stopped by {} after step {} of {}; saved in {}\nhint: run the same command again to continue",
                                    signal == SIGINT ? "SIGINT" : signal == SIGTERM ? "SIGTERM" : "SIGUSR1", state_.step, options_.steps,
                                    checkpoint_path(folder_, state_.step).string()));

@@ -4,6 +4,7 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import time
 
@@ -148,14 +149,54 @@ def test_errors_name_the_number_to_change():
         assert expected in result.stderr, (words, result.stderr)
 
 
-def test_a_dead_rank_ends_all(tmp_path):
+def started_run(folder, layout, metrics="metrics.jsonl"):
+    """Ranks started one by one, as torchrun does, in the middle of training."""
+    world, words = train_words(layout, folder, "qwen3_moe", "nvfp4", 100000)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    ranks = []
+    for rank in range(world):
+        environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+        ranks.append(subprocess.Popen([BINARY, *map(str, words)], cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+    deadline = time.time() + 60
+    while not (folder / metrics).exists() and time.time() < deadline:
+        time.sleep(0.1)
+    time.sleep(1)
+    return ranks
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_a_killed_rank_ends_all_others_with_its_name(tmp_path, victim):
+    ranks = started_run(tmp_path / "run", "tp2dp2")
+    ranks[victim].kill()
+    start = time.time()
+    for rank, process in enumerate(ranks):
+        _, errors = process.communicate(timeout=30)
+        if rank == victim:
+            continue
+        assert process.returncode == 4 and time.time() - start < 5, errors[-2000:]
+        assert f"rank {victim} (host" in errors and "died; its last operation:" in errors, errors[-2000:]
+
+
+def test_a_stopped_rank_ends_all_others_with_its_name(tmp_path):
+    ranks = started_run(tmp_path / "run", "cp2")
+    ranks[1].send_signal(signal.SIGSTOP)
+    start = time.time()
+    _, errors = ranks[0].communicate(timeout=30)
+    assert ranks[0].returncode == 4 and time.time() - start < 12, errors[-2000:]
+    assert "rank 1 (host" in errors and "gives no sign of life for 10 s" in errors, errors[-2000:]
+    ranks[1].kill()
+    ranks[1].communicate()
+
+
+def test_launch_tells_which_rank_was_killed(tmp_path):
     world, words = train_words("tp2", tmp_path / "run", "qwen3_moe", "nvfp4", 100000)
-    process = subprocess.Popen([BINARY, "launch", "--nproc", str(world), "--", *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([BINARY, "launch", "--nproc", str(world), "--", *map(str, words)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.time() + 60
     while not (tmp_path / "run" / "metrics.jsonl").exists() and time.time() < deadline:
         time.sleep(0.1)
-    time.sleep(1)
-    children = [int(pid) for pid in (pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")).read_text().split()]
+    children = [int(pid) for pid in pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
     assert len(children) == 2
     os.kill(children[1], signal.SIGKILL)
     start = time.time()
@@ -166,7 +207,7 @@ def test_a_dead_rank_ends_all(tmp_path):
 
 def test_a_stop_signal_saves_on_all_ranks_at_the_same_step(tmp_path):
     world, words = train_words("cp2", tmp_path / "run", "qwen3_moe", "nvfp4", 100000)
-    process = subprocess.Popen([BINARY, "launch", "--nproc", str(world), "--", *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([BINARY, "launch", "--nproc", str(world), "--", *map(str, words)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.time() + 60
     while not (tmp_path / "run" / "metrics.jsonl").exists() and time.time() < deadline:
         time.sleep(0.1)
