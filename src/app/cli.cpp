@@ -152,6 +152,13 @@ int report(const std::string& message, ExitCode code, bool json) {
   return static_cast<int>(code);
 }
 
+/// Whether the file system refused something that a program does to its outputs.
+bool is_output_failure(std::string_view what) {
+  for (const std::string_view deed : {"create", "rename", "remove", "copy", "resize"})
+    if (what.find(deed) != std::string_view::npos) return true;
+  return false;
+}
+
 int run_parsed(Command& command, const CommonOptions& common) {
   const World world = world_from_environment();
   Log log(world.rank);
@@ -164,10 +171,7 @@ int run_parsed(Command& command, const CommonOptions& common) {
     if (world.rank > 0) return 0;
     log.info("{} runs on the first of {} ranks alone", command.name(), world.size);
   }
-  if (command.parallel_options_are_a_plan()) {
-    own.tp = own.ep = own.cp = own.pp = own.dp = std::nullopt;
-    own.sp = false;
-  } else if (world.launched() && alone) {
+  if (command.parallel_options_are_a_plan() || (world.launched() && alone)) {
     own.tp = own.ep = own.cp = own.pp = own.dp = 1;
     own.sp = false;
     own.overrides.push_back("parallel.sp=false");
@@ -181,6 +185,12 @@ int run_parsed(Command& command, const CommonOptions& common) {
 
 void print_json(const OrderedJson& document) {
   print_text(document.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
+}
+
+ExitCode would(Context& context, const std::string& what) {
+  if (context.common.json) print_json({{"dry_run", true}, {"would", what}});
+  else context.log.info("would {}", what);
+  return ExitCode::kOk;
 }
 
 void print_text(const std::string& text) {
@@ -201,6 +211,9 @@ int run_program(int argc, char** argv) {
     return run_parsed(*command, line.common());
   } catch (const Error& error) {
     return report(error.what(), error.code(), json);
+  } catch (const std::filesystem::filesystem_error& error) {
+    return report(fmt::format("{}\nhint: check the path: is it readable (or, for an output, writable), short enough, and free of links that lead in circles?", error.what()),
+                  is_output_failure(error.what()) ? ExitCode::kDisk : ExitCode::kData, json);
   } catch (const c10::Error& error) {
     return report(BugError(error.what_without_backtrace()).what(), ExitCode::kBug, json);
   } catch (const std::bad_alloc&) {

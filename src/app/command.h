@@ -55,6 +55,9 @@ void print_json(const OrderedJson& document);
 /// Writes text on standard output at once. Throws DiskError when it cannot (a full disk, a closed pipe).
 void print_text(const std::string& text);
 
+/// Ends a dry run: says what would be done in the log, or with --json as the one document {"would": ...}.
+ExitCode would(Context& context, const std::string& what);
+
 /// config from -c and -o, with --seed and the parallel options applied; defaults when no file was given.
 Config command_config(const CommonOptions& common);
 

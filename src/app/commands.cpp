@@ -16,6 +16,7 @@ std::unique_ptr<Command> make_generate_command();
 std::unique_ptr<Command> make_prepare_command();
 std::unique_ptr<Command> make_inspect_command();
 std::unique_ptr<Command> make_config_command();
+std::unique_ptr<Command> make_plan_command();
 std::unique_ptr<Command> make_launch_command();
 std::unique_ptr<Command> make_doctor_command();
 std::unique_ptr<Command> make_completion_command();
@@ -33,6 +34,7 @@ std::vector<std::unique_ptr<Command>> all_commands() {
   commands.push_back(make_verify_command());
   commands.push_back(make_parity_command());
   commands.push_back(make_inspect_command());
+  commands.push_back(make_plan_command());
   commands.push_back(make_launch_command());
   commands.push_back(make_config_command());
   commands.push_back(make_doctor_command());

@@ -89,8 +89,7 @@ ExitCode EvalCommand::run(Context& context) {
   const std::string what = fmt::format("{} ({}) on {} tasks, {} questions", source.folder().string(), source.quantization(), evaluator.tasks().size(), prompts->size());
   if (context.common.dry_run) {
     const ModelWeights weights(source.folder(), source.config());
-    context.log.info("would evaluate {}", what);
-    return ExitCode::kOk;
+    return would(context, fmt::format("evaluate {}", what));
   }
 
   context.log.info("evaluating {}", what);

@@ -24,11 +24,11 @@ class ExportCommand : public Command {
 
   ExitCode run(Context& context) override {
     const TrainedScales trained = open_trained_scales(source_);
+    if (!trained.warning.empty()) context.log.warning("{}", trained.warning);
     const ExportOptions options{parse_size(shard_size_)};
     check_export_target(out_, trained.weights->folder());
     if (context.common.dry_run) {
-      context.log.info("would export step {} of {} to {}", trained.step, trained.run.string(), out_);
-      return ExitCode::kOk;
+      return would(context, fmt::format("export step {} of {} to {}", trained.step, trained.run.string(), out_));
     }
     const ExportReport report = export_checkpoint(trained.model, *trained.weights, trained.plan, trained.state, out_, options, context.log);
     const VerifyReport verified = verify_export(trained.model, *trained.weights, trained.plan, trained.state, out_);

@@ -128,8 +128,7 @@ ExitCode GenerateCommand::run(Context& context) {
   if (!text) throw DataError(fmt::format("{}: no tokenizer\nhint: put tokenizer.json and tokenizer_config.json into the model folder", source.folder().string()));
   const std::vector<std::vector<int32_t>> ids = text->encode_prompts(asked);
   if (context.common.dry_run) {
-    context.log.info("would answer {} prompts with {} ({})", asked.size(), source.folder().string(), source.quantization());
-    return ExitCode::kOk;
+    return would(context, fmt::format("answer {} prompts with {} ({})", asked.size(), source.folder().string(), source.quantization()));
   }
   const auto decoder = source.open_decoder(context, *prompt_rows(ids));
   std::vector<Prompt> prompts;

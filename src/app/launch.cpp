@@ -72,9 +72,9 @@ ExitCode LaunchCommand::run(Context& context) {
   if (ranks_ < 1 || ranks_ > 1024) throw UserError(fmt::format("--nproc {}: from 1 to 1024", ranks_));
   if (words_.empty() || words_[0] == "launch") throw UserError("launch --nproc N -- COMMAND ...: COMMAND is one of the other commands");
   if (context.common.dry_run) {
-    context.log.info("would start {} ranks of: scalewright {}", ranks_, fmt::join(words_, " "));
-    return ExitCode::kOk;
+    return would(context, fmt::format("start {} ranks of: scalewright {}", ranks_, fmt::join(words_, " ")));
   }
+  if (context.common.json && std::find(words_.begin(), words_.end(), "--json") == words_.end()) words_.push_back("--json");
   const int port = free_port();
   const int64_t threads = std::max<int64_t>(1, std::thread::hardware_concurrency() / ranks_);
   std::fflush(nullptr);

@@ -219,8 +219,7 @@ ExitCode ParityCommand::run(Context& context) {
   check_tokens(ids, labels, config.vocabulary, expected_);
   const ModelWeights weights(folder, config);
   if (context.common.dry_run) {
-    context.log.info("would compute {} rows of {} tokens of {} ({} parameters)", ids.size(0), ids.size(1), folder.string(), parameter_count(config));
-    return ExitCode::kOk;
+    return would(context, fmt::format("compute {} rows of {} tokens of {} ({} parameters)", ids.size(0), ids.size(1), folder.string(), parameter_count(config)));
   }
   const int64_t unit = format_.empty() ? 1 : column_unit(whole_model_plan(config, format_, numerics_));
   Decoder decoder(config, weights, context.compute, context.mesh, unit);

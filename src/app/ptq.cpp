@@ -99,8 +99,7 @@ ExitCode PtqCommand::run(Context& context) {
     throw UserError(fmt::format("{} needs calibration data for its static input scales\nhint: --calib FILE (JSON lines, token shards, or safetensors with input_ids), or "
                                 "quantize.calibration or data.train in the configuration", config.quantize.format));
   if (context.common.dry_run) {
-    context.log.info("would quantize {} projections of {} to {} and write {}", plan.formats.size(), folder.string(), config.quantize.format, out_);
-    return ExitCode::kOk;
+    return would(context, fmt::format("quantize {} projections of {} to {} and write {}", plan.formats.size(), folder.string(), config.quantize.format, out_));
   }
   OrderedJson summary = {{"model", folder.string()}, {"format", config.quantize.format}, {"algorithm", algorithm_}};
   QuantizerState state;

@@ -1,6 +1,7 @@
 // recover: the whole job. Every stage reads files and writes files, so a killed run continues where it was.
 #include "app/recover_stages.h"
 #include "app/run_lock.h"
+#include "app/stop_handler.h"
 #include "base/error.h"
 
 namespace scalewright {
@@ -18,6 +19,7 @@ class RecoverCommand : public Command {
     if (!resume_.empty()) config.train.resume = resume_;
     if (context.common.dry_run) return dry_run(context, config);
     const RunLock lock(config.output.path);
+    const StopHandler stoppable(context.common.json);
 
     Recovery recovery(config, context);
     const Scores bf16 = recovery.score_bf16();
@@ -43,9 +45,8 @@ class RecoverCommand : public Command {
     Recovery::check(config);
     const Session session = open_session(config);
     check_inputs(session);
-    context.log.info("would recover {} ({} parameters) in {}: {} projections, {} steps, run directory {}", session.model_folder.string(),
-                     parameter_count(session.model), config.quantize.format, session.plan.formats.size(), config.train.steps, session.run.string());
-    return ExitCode::kOk;
+    return would(context, fmt::format("recover {} ({} parameters) in {}: {} projections, {} steps, run directory {}", session.model_folder.string(),
+                     parameter_count(session.model), config.quantize.format, session.plan.formats.size(), config.train.steps, session.run.string()));
   }
 
   std::string resume_;

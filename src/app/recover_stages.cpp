@@ -177,12 +177,21 @@ const Candidate& Recovery::best(const std::vector<Candidate>& candidates) {
   });
 }
 
+bool Recovery::is_whole_export(const Candidate& candidate) const {
+  try {
+    return verify_export(session_.model, *session_.weights, session_.plan, checkpoint_state(candidate.step), export_path()).ok();
+  } catch (const DataError&) {
+    return false;
+  }
+}
+
 void Recovery::export_best(const Candidate& candidate) {
   const std::string marker = fmt::format("{{\"step\": {}}}\n", candidate.step);
   const fs::path done = session_.run / "exported.json";
   if (fs::exists(done) && fs::exists(export_path()) && read_file(done) == marker) {
-    context_.log.info("exported before");
-    return;
+    if (is_whole_export(candidate)) return context_.log.info("exported before");
+    context_.log.warning("{}: the export was changed since; exporting again", export_path().string());
+    fs::remove_all(export_path());
   }
   context_.log.info("exporting step {} to {}", candidate.step, export_path().string());
   export_checkpoint(session_.model, *session_.weights, session_.plan, checkpoint_state(candidate.step), export_path(),

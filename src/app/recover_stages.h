@@ -51,6 +51,7 @@ class Recovery {
   Scores score(const std::string& name, Mode mode, const std::string& quantization);
   Candidate score_checkpoint(int64_t step);
   bool is_scored_step(int64_t step) const;
+  bool is_whole_export(const Candidate& candidate) const;
   QuantizerState checkpoint_state(int64_t step) const;
   void journal(const std::string& stage, OrderedJson facts);
 

@@ -1,5 +1,7 @@
 // train: scales by distillation, from a configuration of ours or of MCoreQAD.
+#include "app/run_lock.h"
 #include "app/session.h"
+#include "app/stop_handler.h"
 #include "base/error.h"
 #include "store/checkpoint.h"
 #include "store/files.h"
@@ -80,6 +82,7 @@ void check_batches(const TrainSection& train, int64_t data_parallel) {
 }
 
 ExitCode TrainCommand::run(Context& context) {
+  const StopHandler stoppable(context.common.json);
   Config config = command_config(context.common);
   config.train.global_batch = rows_of_step(config.train, context.mesh.dp().size());   // another number of ranks must not change it silently
   check_batches(config.train, context.mesh.dp().size());
@@ -89,6 +92,8 @@ ExitCode TrainCommand::run(Context& context) {
     check_inputs(session);
     return dry_run(context, session, resumed);
   }
+  std::optional<RunLock> lock;
+  if (context.mesh.first()) lock.emplace(session.run);
   const Group& world = context.mesh.world();
   // The first rank prepares raw data; the others find it prepared.
   if (!context.mesh.first()) world.barrier();

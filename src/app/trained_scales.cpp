@@ -54,6 +54,7 @@ TrainedScales open_trained_scales(const TrainedScalesChoice& choice) {
   trained.plan = make_quant_plan(config.quantize, config.train.act_scales, projections(trained.model));
   Checkpoint checkpoint = load_checkpoint(step_folder);
   trained.step = checkpoint.state.value("step", int64_t{0});
+  if (!choice.step) trained.warning = damaged_checkpoints(trained.run / "checkpoints");
   for (auto& [name, tensor] : checkpoint.tensors)
     if (name.starts_with("alpha/") || name.starts_with("ref/")) trained.state[name] = tensor;
   return trained;

@@ -19,6 +19,7 @@ struct TrainedScalesChoice {
 struct TrainedScales {
   std::filesystem::path run;
   int64_t step = 0;
+  std::string warning;   // what the caller should log: newer checkpoints that are damaged
   ModelConfig model;
   std::unique_ptr<ModelWeights> weights;
   QuantPlan plan;

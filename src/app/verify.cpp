@@ -49,7 +49,8 @@ std::vector<Engine> parse_engines(const std::vector<std::string>& words) {
 
 void print_findings(const OrderedJson& document) {
   std::string text = fmt::format("{}: {}\n", document["quantized"].get<std::string>(), document["ok"].get<bool>() ? "ok" : "NOT OK");
-  text += document["student"].is_null() ? std::string("  complete and well-formed (names, shapes, finite scales); the values were not compared with a trained student (--run)\n")
+  if (!document["faults"].empty()) text += fmt::format("  {} faults\n", document["faults"].size());
+  else text += document["student"].is_null() ? std::string("  complete and well-formed (names, shapes, finite scales); the values were not compared with a trained student (--run)\n")
                                         : fmt::format("  {} modules, {} weights compared with the trained student: {}\n", document["student"]["modules"].get<int64_t>(),
                                                       document["student"]["values"].get<int64_t>(),
                                                       document["student"]["verified"].get<bool>() ? "equal bit for bit" : "DIFFERENT");
@@ -92,9 +93,9 @@ ExitCode VerifyCommand::run(Context& context) {
   else if (!source_.model.empty() || source_.step) throw UserError("--model and --step belong to --run or --checkpoint, which is missing");
   const ModelConfig config = trained ? trained->model : read_model_config(quantized_, QuantizedConfig::kAllowed);
   if (context.common.dry_run) {
-    context.log.info("would verify {}{}", quantized_, trained ? fmt::format(" against step {} of {}", trained->step, trained->run.string()) : std::string());
-    return ExitCode::kOk;
+    return would(context, fmt::format("verify {}{}", quantized_, trained ? fmt::format(" against step {} of {}", trained->step, trained->run.string()) : std::string()));
   }
+  if (trained && !trained->warning.empty()) context.log.warning("{}", trained->warning);
   const QuantizedFolder folder(quantized_, config);
   const std::vector<std::string> faults = folder.faults();
   std::optional<VerifyReport> student;

@@ -31,7 +31,28 @@ class SingleGroup final : public Group {
   }
 };
 
+class PlannedGroup final : public Group {
+ public:
+  PlannedGroup(int rank, int size) : rank_(rank), size_(size) {}
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  void all_reduce(at::Tensor&, Reduce) const override { refuse(); }
+  void broadcast(at::Tensor&, int) const override { refuse(); }
+  at::Tensor all_gather(const at::Tensor&, const std::vector<int64_t>&) const override { refuse(); }
+  at::Tensor reduce_scatter(const at::Tensor&, const std::vector<int64_t>&) const override { refuse(); }
+  at::Tensor all_to_all(const at::Tensor&, const std::vector<int64_t>&, const std::vector<int64_t>&) const override { refuse(); }
+  void send(const at::Tensor&, int) const override { refuse(); }
+  void receive(at::Tensor&, int) const override { refuse(); }
+  void barrier() const override { refuse(); }
+
+ private:
+  [[noreturn]] static void refuse() { throw BugError("a planned group has no other ranks to talk to"); }
+  int rank_, size_;
+};
+
 }  // namespace
+
+std::unique_ptr<Group> make_planned_group(int rank, int size) { return std::make_unique<PlannedGroup>(rank, size); }
 
 std::unique_ptr<Group> make_single_group() { return std::make_unique<SingleGroup>(); }
 

@@ -36,4 +36,7 @@ class Group {
 /// The group of one rank: every collective is the identity.
 std::unique_ptr<Group> make_single_group();
 
+/// A group that only knows its numbers, for plans: every collective is a BugError.
+std::unique_ptr<Group> make_planned_group(int rank, int size);
+
 }  // namespace scalewright

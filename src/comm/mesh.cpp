@@ -51,26 +51,48 @@ Mesh Mesh::single(const Degrees& degrees) {
   return mesh;
 }
 
+std::vector<int> Mesh::group_ranks(const Degrees& d, int world, int rank, const std::string& name) {
+  const int stage = d.tp * d.cp * d.dp;
+  if (name == "tp") return line(rank, 1, d.tp);
+  if (name == "cp") return line(rank, d.tp, d.cp);
+  if (name == "dp") return line(rank, d.tp * d.cp, d.dp);
+  if (name == "data") return line(rank, d.tp, d.cp * d.dp);
+  if (name == "stage") return line(rank, 1, stage);
+  if (name == "pp") return line(rank, stage, d.pp);
+  if (name == "ep") return line(rank, 1, d.ep);
+  if (name == "edp") return line(rank, d.ep, stage / d.ep);
+  SW_CHECK(name == "world", "no group {}", name);
+  return line(rank, 1, world);
+}
+
+Mesh Mesh::with_groups(const Degrees& degrees, int world, int rank, const std::function<std::shared_ptr<const Group>(const std::string&)>& make) {
+  check_degrees(degrees, world);
+  Mesh mesh;
+  mesh.degrees_ = degrees;
+  mesh.degrees_.sp = degrees.tp > 1;
+  mesh.rank_ = rank;
+  for (const auto& [name, group] : {std::pair("world", &mesh.world_), {"tp", &mesh.tp_}, {"cp", &mesh.cp_}, {"dp", &mesh.dp_}, {"pp", &mesh.pp_},
+                                    {"data", &mesh.data_}, {"stage", &mesh.stage_}, {"ep", &mesh.ep_}, {"edp", &mesh.edp_}})
+    *group = make(name);
+  return mesh;
+}
+
 Mesh Mesh::connect(const Degrees& degrees, const World& world) {
   if (world.size == 1) return single(degrees);
-  check_degrees(degrees, world.size);
+  check_degrees(degrees, world.size);   // before anybody waits for the others
   const Rendezvous meeting(world, kTimeout);
-  const int rank = world.rank, tp = degrees.tp, cp = degrees.cp, dp = degrees.dp, stage = tp * cp * dp;
-  Mesh mesh;
+  Mesh mesh = with_groups(degrees, world.size, world.rank, [&](const std::string& name) -> std::shared_ptr<const Group> {
+    return meeting.group(name, group_ranks(degrees, world.size, world.rank, name));
+  });
   mesh.watchdog_ = meeting.watchdog();
-  mesh.degrees_ = degrees;
-  mesh.degrees_.sp = tp > 1;
-  mesh.rank_ = rank;
-  mesh.world_ = meeting.group("world", line(rank, 1, world.size));
-  mesh.tp_ = meeting.group("tp", line(rank, 1, tp));
-  mesh.cp_ = meeting.group("cp", line(rank, tp, cp));
-  mesh.dp_ = meeting.group("dp", line(rank, tp * cp, dp));
-  mesh.pp_ = meeting.group("pp", line(rank, stage, degrees.pp));
-  mesh.data_ = meeting.group("data", line(rank, tp, cp * dp));
-  mesh.stage_ = meeting.group("stage", line(rank, 1, stage));
-  mesh.ep_ = meeting.group("ep", line(rank, 1, degrees.ep));
-  mesh.edp_ = meeting.group("edp", line(rank, degrees.ep, stage / degrees.ep));
   return mesh;
+}
+
+Mesh Mesh::planned(const Degrees& degrees, int world, int rank) {
+  return with_groups(degrees, world, rank, [&](const std::string& name) -> std::shared_ptr<const Group> {
+    const std::vector<int> ranks = group_ranks(degrees, world, rank, name);
+    return make_planned_group(static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin()), static_cast<int>(ranks.size()));
+  });
 }
 
 void Mesh::dismiss_watchdog() const {

@@ -23,6 +23,11 @@ class Mesh {
   /// change when the degrees do not fit the world.
   static Mesh connect(const Degrees& degrees, const World& world);
 
+  /// Rank `rank` of a world that does not exist (yet): its groups know their numbers only. Throws as connect does.
+  static Mesh planned(const Degrees& degrees, int world, int rank);
+  /// The ranks of one of this rank's groups: "tp", "cp", "dp", "pp", "ep" or "edp".
+  static std::vector<int> group_ranks(const Degrees& degrees, int world, int rank, const std::string& name);
+
   const Degrees& degrees() const { return degrees_; }
   int rank() const { return rank_; }
   int size() const { return world_->size(); }
@@ -41,6 +46,7 @@ class Mesh {
 
  private:
   Mesh() = default;
+  static Mesh with_groups(const Degrees& degrees, int world, int rank, const std::function<std::shared_ptr<const Group>(const std::string&)>& make);
   Degrees degrees_;
   int rank_ = 0;
   std::shared_ptr<Watchdog> watchdog_;   // none on one rank

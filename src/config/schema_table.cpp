@@ -23,6 +23,10 @@ auto at(Members... members) {
 Range at_least(double low) { return {low}; }
 Range above(double low) { return {low, std::numeric_limits<double>::infinity(), true, false}; }
 Range between(double low, double high) { return {low, high}; }
+Range positive_up_to(double high) { return {0, high, true, false}; }
+
+// Beyond these no run makes sense, and float32 or the memory overflows.
+constexpr double kLargestFactor = 1e6, kLargestBatch = 1 << 20;
 Choices one_of(std::vector<std::string> words) { return {std::move(words)}; }
 
 using C = Config;
@@ -87,12 +91,12 @@ std::vector<Key> loss_keys() {
   using L = LossSection;
   const auto loss = [](auto member) { return at(&C::train, &TrainSection::loss, member); };
   return {
-      {"train.loss.lm_weight", loss(&L::lm_weight), at_least(0), "Weight of the cross-entropy with the labels."},
-      {"train.loss.distill_weight", loss(&L::distill_weight), at_least(0),
+      {"train.loss.lm_weight", loss(&L::lm_weight), between(0, kLargestFactor), "Weight of the cross-entropy with the labels."},
+      {"train.loss.distill_weight", loss(&L::distill_weight), between(0, kLargestFactor),
        "Weight of the divergence to the BF16 teacher."},
       {"train.loss.type", loss(&L::type), Choices{{"fkl", "rkl", "cakld", "jsd"}, {{"kl", "fkl"}}},
        "Divergence: forward KL, reverse KL, confidence-aware mixture of both, Jensen-Shannon. `kl` is `fkl`."},
-      {"train.loss.temperature", loss(&L::temperature), above(0),
+      {"train.loss.temperature", loss(&L::temperature), positive_up_to(kLargestFactor),
        "Both logits are divided by it; the divergence is multiplied by its square."},
       {"train.loss.top_k", loss(&L::top_k), at_least(0),
        "Only the teacher's k most likely tokens; 0: the whole vocabulary."},
@@ -110,12 +114,12 @@ std::vector<Key> train_keys() {
       {"train.act_scales", at(&C::train, &S::act_scales), Anything{},
        "Also learn the activations' global scales (nvfp4)."},
       {"train.steps", at(&C::train, &S::steps), at_least(1), "Optimizer steps."},
-      {"train.micro_batch", at(&C::train, &S::micro_batch), at_least(1),
+      {"train.micro_batch", at(&C::train, &S::micro_batch), between(1, kLargestBatch),
        "Rows of a forward pass on each data-parallel rank."},
-      {"train.global_batch", at(&C::train, &S::global_batch), at_least(0),
+      {"train.global_batch", at(&C::train, &S::global_batch), between(0, kLargestBatch),
        "Rows of an optimizer step; 0: micro_batch times the data-parallel size."},
-      {"train.lr", at(&C::train, &S::lr), above(0), "Peak learning rate (AdamW)."},
-      {"train.min_lr", at(&C::train, &S::min_lr), at_least(0), "Learning rate that linear, cosine and wsd end at."},
+      {"train.lr", at(&C::train, &S::lr), positive_up_to(kLargestFactor), "Peak learning rate (AdamW)."},
+      {"train.min_lr", at(&C::train, &S::min_lr), between(0, kLargestFactor), "Learning rate that linear, cosine and wsd end at."},
       {"train.schedule", at(&C::train, &S::schedule), one_of({"constant", "linear", "cosine", "wsd"}),
        "Course of the learning rate after the warm-up; wsd: constant, then decay over the last `decay_fraction`."},
       {"train.warmup", at(&C::train, &S::warmup), at_least(0), "Steps of linear warm-up."},
@@ -124,7 +128,7 @@ std::vector<Key> train_keys() {
       {"train.betas", PairAccessor{at(&C::train, &S::beta1), at(&C::train, &S::beta2)}, Range{0, 1, false, true},
        "AdamW's two betas."},
       {"train.eps", at(&C::train, &S::eps), above(0), "AdamW's epsilon."},
-      {"train.weight_decay", at(&C::train, &S::weight_decay), at_least(0), "AdamW's decoupled weight decay."},
+      {"train.weight_decay", at(&C::train, &S::weight_decay), between(0, kLargestFactor), "AdamW's decoupled weight decay."},
       {"train.clip", at(&C::train, &S::clip), at_least(0), "Largest global gradient norm; 0: no clipping."},
       {"train.max_skipped", at(&C::train, &S::max_skipped), at_least(0),
        "Consecutive non-finite steps before giving up (exit 5)."},

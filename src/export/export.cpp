@@ -164,6 +164,7 @@ int64_t parse_size(const std::string& text) {
 }
 
 void check_export_target(const fs::path& out, const fs::path& model) {
+  if (out.empty()) throw UserError("--out is empty\nhint: the folder to write");
   if (!fs::exists(out)) return;
   const auto refuse = [&](const std::string& what) {
     throw UserError(fmt::format("{}: exists and is {}; it is left as it is\nhint: name a new folder", out.string(), what));

@@ -123,6 +123,12 @@ class Verification {
   void check_configuration() {
     const Json document = read_json(folder_ / "config.json");
     if (!document.contains("quantization_config")) return fault("config.json: no quantization_config");
+    Json plain = document;
+    plain.erase("quantization_config");
+    for (const auto& [key, value] : config_.raw.items())
+      if (key != "quantization_config" && (!plain.contains(key) || plain[key] != value)) fault("config.json: {} is not the model's", key);
+    for (const auto& [key, value] : plain.items())
+      if (!config_.raw.contains(key)) fault("config.json: {} is not in the model's", key);
     for (const std::string& module : weights_.unquantized_linear_modules()) ignored_.insert(module);
     const Json expected = compressed_tensors_config(*plan_.formats.begin()->second, {ignored_.begin(), ignored_.end()});
     const Json& got = document["quantization_config"];

@@ -116,6 +116,10 @@ void write_all(int descriptor, std::span<const std::byte> bytes, const fs::path&
 }
 
 AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)), temporary_(temporary_sibling(path_)) {
+  std::error_code error;
+  const fs::file_status there = fs::status(path_, error);
+  if (fs::exists(there) && !fs::is_regular_file(there))
+    throw DiskError(fmt::format("{}: not a plain file (a device, a folder or a pipe); it is left as it is\nhint: name a new file", path_.string()));
   failpoint("store.open");
   descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (descriptor_ < 0) throw disk_error("cannot create", temporary_, errno);

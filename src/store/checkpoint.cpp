@@ -160,6 +160,25 @@ std::optional<int64_t> latest_checkpoint(const fs::path& folder) {
   return std::nullopt;
 }
 
+std::string damaged_checkpoints(const fs::path& folder) {
+  std::error_code code;
+  std::map<int64_t, std::string> damaged;   // newer than the newest good one
+  const int64_t good = latest_checkpoint(folder).value_or(-1);
+  for (const auto& entry : fs::directory_iterator(folder, code)) {
+    const auto step = step_of_name(entry.path().filename().string());
+    if (!step || *step <= good) continue;
+    try {
+      verify_checkpoint(entry.path());
+    } catch (const DataError& error) {
+      damaged[*step] = error.what();
+    }
+  }
+  if (damaged.empty()) return {};
+  std::string text = good < 0 ? std::string("no checkpoint is whole") : fmt::format("step {} is taken, because newer checkpoints are damaged", good);
+  for (const auto& [step, why] : damaged) text += fmt::format("\n  step {}: {}", step, why.substr(0, why.find('\n')));
+  return text;
+}
+
 void prune_checkpoints(const fs::path& folder, int64_t keep_last, int64_t keep_every, const std::vector<int64_t>& pinned) {
   const std::vector<int64_t> steps = list_checkpoints(folder);
   const auto count = static_cast<int64_t>(steps.size());

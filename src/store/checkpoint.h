@@ -35,6 +35,9 @@ std::vector<int64_t> list_checkpoints(const std::filesystem::path& folder);
 /// The newest step whose manifest and hashes verify, or nothing.
 std::optional<int64_t> latest_checkpoint(const std::filesystem::path& folder);
 
+/// What to warn of when the newest step is not taken because it is damaged: which, and why; empty when nothing is wrong.
+std::string damaged_checkpoints(const std::filesystem::path& folder);
+
 /// Removes all but the newest `keep_last`, every step divisible by `keep_every` (0: none), and `pinned` steps; also leftovers of
 /// interrupted writes.
 void prune_checkpoints(const std::filesystem::path& folder, int64_t keep_last, int64_t keep_every, const std::vector<int64_t>& pinned);

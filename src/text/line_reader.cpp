@@ -19,6 +19,7 @@ LineReader::LineReader(const std::filesystem::path& path) : path_(path), file_(n
   if (!std::filesystem::exists(status)) throw DataError(fmt::format("{}: no such file", path.string()));
   if (std::filesystem::is_directory(status))
     throw DataError(fmt::format("{}: a folder, but not one of prepared token shards (no manifest.json of ours)\nhint: name its .jsonl files", path.string()));
+  if (!std::filesystem::is_regular_file(status)) throw DataError(fmt::format("{}: not a plain file (a pipe or a device)\nhint: write the lines to a file first", path.string()));
   file_.reset(std::fopen(path.c_str(), "rb"));
   if (!file_) throw DataError(fmt::format("{}: cannot be opened: {}", path.string(), std::strerror(errno)));
 }

@@ -44,6 +44,7 @@ class Run {
 
   TrainOutcome operator()() {
     const auto start = std::chrono::steady_clock::now();
+    if (const std::string damaged = damaged_checkpoints(folder_); !damaged.empty()) in_.log.warning("{}", damaged);
     if (resumed_) in_.log.info("resuming from step {} of {}", state_.step, options_.steps);
     else validate_before();
     while (state_.step < options_.steps) {
@@ -174,6 +175,8 @@ class Run {
   }
 
   TrainOutcome finished() {
+    if (options_.steps > 0 && optimizer_.updates() == 0)
+      throw NonFiniteError(fmt::format("none of the {} steps was finite: nothing was learned\nhint: look at the warnings above; lower train.lr or train.loss.temperature", options_.steps));
     outcome_.steps = state_.step;
     outcome_.resumed_from = resumed_.value_or(0);
     outcome_.skipped = guard_.skipped();

@@ -24,10 +24,10 @@ TEST(ConfigErrors, AreToldAllAtOnceInFileOrderWithSuggestions) {
             (Lines{
                 "run.yaml:1:1: unknown key 'trian' (did you mean 'train'?)",
                 "run.yaml:4:3: unknown key 'train.stpes' (did you mean 'train.steps'?)",
-                "run.yaml:5:7: train.lr: 'fast' is not a finite number (allowed: number, above 0)",
+                "run.yaml:5:7: train.lr: 'fast' is not a finite number (allowed: number, above 0 and at most 1000000)",
                 "run.yaml:6:13: train.schedule: 'cosin' is not allowed, did you mean 'cosine'? (allowed: constant, "
                 "linear, cosine, wsd)",
-                "run.yaml:7:16: train.micro_batch: 0 is out of range (allowed: whole number, at least 1)",
+                "run.yaml:7:16: train.micro_batch: 0 is out of range (allowed: whole number, at least 1 and at most 1048576)",
                 "run.yaml:9:3: unknown key 'quantize.recompute' (did you mean 'train.recompute'?)",
                 "run.yaml:10:11: quantize.format: 'nvfp5' is not allowed, did you mean 'nvfp4'? (allowed: nvfp4, "
                 "nvfp4a16, w4a16, w8a8, fp8, w4afp8)",
@@ -151,7 +151,7 @@ TEST(ConfigErrors, OverridesAreNamedAsTyped) {
             (Lines{
                 "run.yaml:1:16: train.steps: 'x' is not a whole number (allowed: whole number, at least 1)",
                 "-o train.stpes=5: unknown key 'train.stpes' (did you mean 'train.steps'?)",
-                "-o train.lr=0: train.lr: 0 is out of range (allowed: number, above 0)",
+                "-o train.lr=0: train.lr: 0 is out of range (allowed: number, above 0 and at most 1000000)",
                 "-o nothing: an override is key.path=value, for example -o train.steps=100",
                 "-o train.loss.type=fkll: train.loss.type: 'fkll' is not allowed, did you mean 'fkl'? (allowed: fkl, "
                 "rkl, cakld, jsd)",
