@@ -5,11 +5,9 @@
 
 #include <thread>
 
-#include <arpa/inet.h>
-#include <sys/socket.h>
-
 #include "app/command.h"
 #include "base/error.h"
+#include "comm/watchdog.h"
 
 namespace scalewright {
 namespace {
@@ -22,16 +20,9 @@ void remember(int signal) { passed_on = signal; }
 
 /// A TCP port that is free now.
 int free_port() {
-  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  const bool bound = listener >= 0 && ::bind(listener, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
-                     ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) == 0;
-  if (listener >= 0) ::close(listener);
-  if (!bound) throw CommError("no free TCP port on this machine");
-  return ntohs(address.sin_port);
+  const Watchdog::Listener listener = Watchdog::open_listener();
+  ::close(listener.descriptor);
+  return listener.port;
 }
 
 class LaunchCommand : public Command {
@@ -71,9 +62,7 @@ void LaunchCommand::become_rank(int64_t rank, int port, int64_t threads) const {
 ExitCode LaunchCommand::run(Context& context) {
   if (ranks_ < 1 || ranks_ > 1024) throw UserError(fmt::format("--nproc {}: from 1 to 1024", ranks_));
   if (words_.empty() || words_[0] == "launch") throw UserError("launch --nproc N -- COMMAND ...: COMMAND is one of the other commands");
-  if (context.common.dry_run) {
-    return would(context, fmt::format("start {} ranks of: scalewright {}", ranks_, fmt::join(words_, " ")));
-  }
+  if (context.common.dry_run) return would(context, fmt::format("start {} ranks of: scalewright {}", ranks_, fmt::join(words_, " ")));
   if (context.common.json && std::find(words_.begin(), words_.end(), "--json") == words_.end()) words_.push_back("--json");
   const int port = free_port();
   const int64_t threads = std::max<int64_t>(1, std::thread::hardware_concurrency() / ranks_);

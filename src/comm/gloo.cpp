@@ -187,16 +187,6 @@ std::shared_ptr<gloo::transport::Device> network_device(const World& world) {
   return Gloo::createDefaultDevice(false);
 }
 
-}  // namespace
-
-struct Rendezvous::State {
-  World world;
-  std::chrono::seconds timeout;
-  c10::intrusive_ptr<c10d::Store> store;
-  std::shared_ptr<Watchdog> watchdog;
-  c10::intrusive_ptr<Gloo::Options> options;
-};
-
 /// Rank 0 tells the others through the store where its watchdog listens.
 Watchdog::Listener share_listener(const World& world, c10d::Store& store) {
   const std::string key = "watchdog";
@@ -209,6 +199,16 @@ Watchdog::Listener share_listener(const World& world, c10d::Store& store) {
   const std::vector<std::uint8_t> text = store.get(key);
   return {-1, std::atoi(std::string(text.begin(), text.end()).c_str())};
 }
+
+}  // namespace
+
+struct Rendezvous::State {
+  World world;
+  std::chrono::seconds timeout;
+  c10::intrusive_ptr<c10d::Store> store;
+  std::shared_ptr<Watchdog> watchdog;
+  c10::intrusive_ptr<Gloo::Options> options;
+};
 
 Rendezvous::Rendezvous(const World& world, std::chrono::seconds timeout, std::chrono::seconds silence) : state_(std::make_shared<State>()) {
   state_->world = world;

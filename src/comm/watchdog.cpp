@@ -193,7 +193,7 @@ Watchdog::Listener Watchdog::open_listener() {
   socklen_t size = sizeof(address);
   if (listener.descriptor < 0 || ::bind(listener.descriptor, reinterpret_cast<sockaddr*>(&address), size) != 0 || ::listen(listener.descriptor, SOMAXCONN) != 0 ||
       ::getsockname(listener.descriptor, reinterpret_cast<sockaddr*>(&address), &size) != 0)
-    throw CommError(fmt::format("the watchdog cannot listen: {}", std::strerror(errno)));
+    throw CommError(fmt::format("no TCP port to listen on: {}", std::strerror(errno)));
   listener.port = ntohs(address.sin_port);
   return listener;
 }

@@ -11,12 +11,15 @@ using torch::autograd::variable_list;
 using Rows = std::vector<int64_t>;
 
 // Groups outlive every graph: the mesh owns them.
+void save(AutogradContext* context, const Group* group, const char* name, const Rows& rows) {
+  context->saved_data["group"] = reinterpret_cast<int64_t>(group);
+  context->saved_data[name] = rows;
+}
 const Group& saved_group(AutogradContext* context) { return *reinterpret_cast<const Group*>(context->saved_data["group"].toInt()); }
 
 struct GatherRows : Function<GatherRows> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const Group* group, const Rows& rows) {
-    context->saved_data["group"] = reinterpret_cast<int64_t>(group);
-    context->saved_data["rows"] = rows;
+    save(context, group, "rows", rows);
     return group->all_gather(x, rows);
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
@@ -26,8 +29,7 @@ struct GatherRows : Function<GatherRows> {
 
 struct SumScatterRows : Function<SumScatterRows> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const Group* group, const Rows& rows) {
-    context->saved_data["group"] = reinterpret_cast<int64_t>(group);
-    context->saved_data["rows"] = rows;
+    save(context, group, "rows", rows);
     return group->reduce_scatter(x, rows);
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
@@ -37,9 +39,8 @@ struct SumScatterRows : Function<SumScatterRows> {
 
 struct ExchangeRows : Function<ExchangeRows> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const Group* group, const Rows& send, const Rows& receive) {
-    context->saved_data["group"] = reinterpret_cast<int64_t>(group);
-    context->saved_data["send"] = send;
-    context->saved_data["receive"] = receive;
+    save(context, group, "send", send);
+    save(context, group, "receive", receive);
     return group->all_to_all(x, send, receive);
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {

@@ -81,7 +81,8 @@ class Decoder {
   /// Quantizer state by layout-free name: "alpha/<trainable>" and "ref/<input quantizer>" (static activation references); whole tensors
   /// of this stage's layers. All ranks of the stage must call it.
   std::map<std::string, at::Tensor> quantizer_state();
-  /// Whole tensors of all layers in any layout; those of other stages are left out. Missing or extra names, or other shapes, are a DataError naming all of them and `source`.
+  /// Whole tensors of all layers in any layout; those of other stages are left out. Missing or extra names, or other shapes, are a
+  /// DataError naming all of them and `source`.
   void load_quantizer_state(const std::map<std::string, at::Tensor>& state, const std::string& source);
 
  private:
@@ -91,7 +92,7 @@ class Decoder {
   Compute compute_;
   Mesh mesh_;
   int64_t first_layer_ = 0;
-  IndexRange vocabulary_;                   // rows of embedding and head that are here
+  IndexRange vocabulary_;              // rows of embedding and head that are here
   std::vector<std::unique_ptr<Layer>> layers_;
   at::Tensor embedding_, final_norm_, head_;
   RopeFrequencies rope_;

@@ -18,7 +18,7 @@ class Layer {
 
   /// This rank's tokens [t,H] -> [t,H].
   at::Tensor forward(const at::Tensor& x_tH, const TokenLayout& layout, const RopeTable& rope, Mode mode, LayerCache* fill);
-  /// The same, keeping only x: the layer is computed again in backward. 
+  /// The same, keeping only x: the layer is computed again in backward.
   at::Tensor forward_recomputed(const at::Tensor& x_tH, const std::shared_ptr<const TokenLayout>& layout, const RopeTable& rope, Mode mode);
   at::Tensor step(const at::Tensor& x_BH, const std::vector<int64_t>& lengths, const RopeTable& rope, Mode mode, LayerCache cache);
   void collect(std::vector<Projection*>& projections);

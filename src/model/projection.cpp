@@ -36,6 +36,7 @@ void Projection::add_format(const Format& format, const QuantPlan& plan) {
     if (candidate.input->has_global() && plan.numerics == Numerics::kDeploy)
       candidate.input->alpha().set_requires_grad(plan.learn_activation_scales);
   }
+  place_scales(candidate);
   candidates_.push_back(std::move(candidate));
   set_active(candidates_.size() - 1);
 }
@@ -115,18 +116,14 @@ std::vector<Trainable> Projection::trainables() {
   return result;
 }
 
-std::shared_ptr<const ScalePlacement> Projection::weight_placement() const {
-  if (!place_.mesh || place_.mesh->stage().alone()) return nullptr;
-  const TensorFormat& format = weight_quantizer()->format();
+void Projection::place_scales(Candidate& candidate) const {
+  if (!place_.mesh || place_.mesh->stage().alone()) return;
+  const TensorFormat& format = candidate.weight->format();
   const bool channel = format.layout == ScaleLayout::kChannel;
   const int64_t groups = channel ? 1 : spec_.columns / format.group;
-  return std::make_shared<ScalePlacement>(ScalePlacement::of_weight(place_.part, {spec_.experts, spec_.rows, groups}, channel));
-}
-
-std::shared_ptr<const ScalePlacement> Projection::input_placement() const {
-  if (!place_.mesh || place_.mesh->stage().alone()) return nullptr;
-  const bool by_expert = spec_.routed() && weight_quantizer()->numerics() == Numerics::kMcoreQad;
-  return std::make_shared<ScalePlacement>(ScalePlacement::of_input(place_.part, {by_expert ? spec_.experts : 1}));
+  candidate.weight_placement = std::make_shared<ScalePlacement>(ScalePlacement::of_weight(place_.part, {spec_.experts, spec_.rows, groups}, channel));
+  const bool by_expert = spec_.routed() && candidate.weight->numerics() == Numerics::kMcoreQad;
+  candidate.input_placement = std::make_shared<ScalePlacement>(ScalePlacement::of_input(place_.part, {by_expert ? spec_.experts : 1}));
 }
 
 }  // namespace scalewright

@@ -70,15 +70,18 @@ class Projection {
 
   std::vector<Trainable> trainables();
   /// Where the scales of the active weight and input quantizer lie; nullptr on one rank.
-  std::shared_ptr<const ScalePlacement> weight_placement() const;
-  std::shared_ptr<const ScalePlacement> input_placement() const;
+  const std::shared_ptr<const ScalePlacement>& weight_placement() const { return candidates_[*active_].weight_placement; }
+  const std::shared_ptr<const ScalePlacement>& input_placement() const { return candidates_[*active_].input_placement; }
 
  private:
   struct Candidate {
     const Format* format;
     std::unique_ptr<WeightQuantizer> weight;
     std::unique_ptr<ActivationQuantizer> input;
+    std::shared_ptr<const ScalePlacement> weight_placement, input_placement;
   };
+  void place_scales(Candidate& candidate) const;
+
   at::Tensor multiply(const at::Tensor& x_TK, const std::vector<int64_t>& offsets, bool student);
   at::Tensor own_columns(const at::Tensor& x_TK) const;
   ActivationSharing input_sharing() const;

@@ -158,12 +158,9 @@ at::Tensor row_maxima(const at::Tensor& x_TK) {
 
 float rows_amax(const at::Tensor& x_TK, int64_t begin, int64_t end) {
   if (begin == end || x_TK.size(1) == 0) return 0.0f;
-  const at::Tensor x = x_TK.detach().contiguous();
-  const RowReader reader(x, x.size(1), "activation");
-  std::vector<float> in(x.size(1)), maxima(end - begin);
-  for (int64_t row = begin; row < end; ++row) group_amax_row(reader.row(row, in.data()), 1, x.size(1), &maxima[row - begin]);
+  const at::Tensor maxima = row_maxima(x_TK.narrow(0, begin, end - begin));
   float largest;
-  group_amax_row(maxima.data(), 1, end - begin, &largest);
+  group_amax_row(maxima.const_data_ptr<float>(), 1, end - begin, &largest);
   return largest;
 }
 

@@ -160,10 +160,10 @@ std::optional<int64_t> latest_checkpoint(const fs::path& folder) {
   return std::nullopt;
 }
 
-std::string damaged_checkpoints(const fs::path& folder) {
+std::string damaged_checkpoints(const fs::path& folder, std::optional<int64_t> known_good) {
   std::error_code code;
   std::map<int64_t, std::string> damaged;   // newer than the newest good one
-  const int64_t good = latest_checkpoint(folder).value_or(-1);
+  const int64_t good = known_good ? *known_good : latest_checkpoint(folder).value_or(-1);
   for (const auto& entry : fs::directory_iterator(folder, code)) {
     const auto step = step_of_name(entry.path().filename().string());
     if (!step || *step <= good) continue;

@@ -36,7 +36,8 @@ std::vector<int64_t> list_checkpoints(const std::filesystem::path& folder);
 std::optional<int64_t> latest_checkpoint(const std::filesystem::path& folder);
 
 /// What to warn of when the newest step is not taken because it is damaged: which, and why; empty when nothing is wrong.
-std::string damaged_checkpoints(const std::filesystem::path& folder);
+/// `good`: the newest good step, where it is known already (it is then not read again).
+std::string damaged_checkpoints(const std::filesystem::path& folder, std::optional<int64_t> good = std::nullopt);
 
 /// Removes all but the newest `keep_last`, every step divisible by `keep_every` (0: none), and `pinned` steps; also leftovers of
 /// interrupted writes.

@@ -44,7 +44,7 @@ class Run {
 
   TrainOutcome operator()() {
     const auto start = std::chrono::steady_clock::now();
-    if (const std::string damaged = damaged_checkpoints(folder_); !damaged.empty()) in_.log.warning("{}", damaged);
+    if (in_.mesh.first()) warn_of_damage();
     if (resumed_) in_.log.info("resuming from step {} of {}", state_.step, options_.steps);
     else validate_before();
     while (state_.step < options_.steps) {
@@ -76,6 +76,11 @@ class Run {
     in_.decoder.load_quantizer_state(quantizers, path.string());
     optimizer_.load_state(moments, state_.updates, path.string(), [&](const std::string& name) { return in_.decoder.of_other_stage(name); });
     return step;
+  }
+
+  void warn_of_damage() const {
+    const std::string damaged = damaged_checkpoints(folder_, options_.resume == "auto" ? resumed_ : std::nullopt);
+    if (!damaged.empty()) in_.log.warning("{}", damaged);
   }
 
   void one_step() {

@@ -4,9 +4,9 @@ import os
 import pathlib
 import signal
 import subprocess
-import time
 
 import pytest
+from waiting import wait_for
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("SCALEWRIGHT_BINARY", str(ROOT / "build" / "scalewright"))
@@ -108,9 +108,7 @@ def test_an_edited_config_is_not_the_student(trained, tmp_path):
 
 def test_two_runs_do_not_share_a_folder(tmp_path):
     first = subprocess.Popen([BINARY, *train_words(tmp_path / "run", "train.steps=100000"), "--threads", "1"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    deadline = time.time() + 60
-    while not (tmp_path / "run" / "metrics.jsonl").exists() and time.time() < deadline:
-        time.sleep(0.1)
+    wait_for(tmp_path / "run" / "metrics.jsonl")
     assert "another job works in this run directory" in run(*train_words(tmp_path / "run"), code=2).stderr
     first.send_signal(signal.SIGTERM)
     first.communicate(timeout=60)
@@ -146,9 +144,7 @@ def test_a_dry_run_is_one_document_too(tmp_path, words):
 def test_recover_stopped_between_stages_says_75(tmp_path):
     process = subprocess.Popen([BINARY, "recover", "-c", "examples/tiny/recover.yaml", "-o", f"output.path={tmp_path / 'run'}", "--json", "--threads", "1"], cwd=ROOT,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.time() + 60
-    while not (tmp_path / "run" / "config.yaml").exists() and time.time() < deadline:
-        time.sleep(0.05)
+    wait_for(tmp_path / "run" / "config.yaml")
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 75 and json.loads(output)["exit_code"] == 75

@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 from safetensors import safe_open
+from waiting import wait_for
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("SCALEWRIGHT_BINARY", str(ROOT / "build" / "scalewright"))
@@ -149,7 +150,7 @@ def test_errors_name_the_number_to_change():
         assert expected in result.stderr, (words, result.stderr)
 
 
-def started_run(folder, layout, metrics="metrics.jsonl"):
+def started_run(folder, layout):
     """Ranks started one by one, as torchrun does, in the middle of training."""
     world, words = train_words(layout, folder, "qwen3_moe", "nvfp4", 100000)
     with socket.socket() as probe:
@@ -159,11 +160,17 @@ def started_run(folder, layout, metrics="metrics.jsonl"):
     for rank in range(world):
         environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
         ranks.append(subprocess.Popen([BINARY, *map(str, words)], cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-    deadline = time.time() + 60
-    while not (folder / metrics).exists() and time.time() < deadline:
-        time.sleep(0.1)
+    wait_for(folder / "metrics.jsonl")
     time.sleep(1)
     return ranks
+
+
+def launched_run(folder, layout):
+    """The same under launch."""
+    world, words = train_words(layout, folder, "qwen3_moe", "nvfp4", 100000)
+    process = subprocess.Popen([BINARY, "launch", "--nproc", str(world), "--", *map(str, words)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for(folder / "metrics.jsonl")
+    return process
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
@@ -191,11 +198,7 @@ def test_a_stopped_rank_ends_all_others_with_its_name(tmp_path):
 
 
 def test_launch_tells_which_rank_was_killed(tmp_path):
-    world, words = train_words("tp2", tmp_path / "run", "qwen3_moe", "nvfp4", 100000)
-    process = subprocess.Popen([BINARY, "launch", "--nproc", str(world), "--", *map(str, words)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.time() + 60
-    while not (tmp_path / "run" / "metrics.jsonl").exists() and time.time() < deadline:
-        time.sleep(0.1)
+    process = launched_run(tmp_path / "run", "tp2")
     children = [int(pid) for pid in pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
     assert len(children) == 2
     os.kill(children[1], signal.SIGKILL)
@@ -206,11 +209,7 @@ def test_launch_tells_which_rank_was_killed(tmp_path):
 
 
 def test_a_stop_signal_saves_on_all_ranks_at_the_same_step(tmp_path):
-    world, words = train_words("cp2", tmp_path / "run", "qwen3_moe", "nvfp4", 100000)
-    process = subprocess.Popen([BINARY, "launch", "--nproc", str(world), "--", *map(str, words)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.time() + 60
-    while not (tmp_path / "run" / "metrics.jsonl").exists() and time.time() < deadline:
-        time.sleep(0.1)
+    process = launched_run(tmp_path / "run", "cp2")
     time.sleep(1)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
