@@ -33,7 +33,7 @@ class RankEstimator {
   double passes() const { return config_.train.recompute ? 5.0 : 4.0; }   // forward of teacher and student, two products backward (and again)
 
   void add_projection(const ProjectionSpec& spec) {
-    const ProjectionPart part = projection_part(model_, spec, mesh_, unit_);
+    const ProjectionPart part = projection_part(model_, spec, mesh_, unit_, config_.parallel.deterministic == "layout");
     if (spec.routed()) result_.experts = part.experts;
     const double values = static_cast<double>(part.experts.size()) * static_cast<double>(part.local_rows()) * static_cast<double>(part.columns.size());
     const double bias = spec.has_bias ? static_cast<double>(part.local_rows()) : 0.0;

@@ -159,7 +159,7 @@ std::vector<Key> parallel_keys() {
        "Data-parallel ranks; 0: what is left of the world."},
       {"parallel.sp", at(&C::parallel, &S::sp), Anything{}, "Sequence parallelism between tensor-parallel ranks."},
       {"parallel.deterministic", at(&C::parallel, &S::deterministic), one_of({"run", "layout"}),
-       "run: reruns are bitwise equal; layout: other layouts are too (slower)."},
+       "run: reruns are bitwise equal; layout: other layouts are too (slower; docs/layouts.md)."},
   };
 }
 

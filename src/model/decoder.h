@@ -59,7 +59,7 @@ class Decoder {
   at::Tensor forward(const std::shared_ptr<const LocalBatch>& batch, const ForwardOptions& options);
   /// One more token a sequence (no gradient): ids [B] -> hidden [B,H]; the cache advances by one.
   at::Tensor step(const at::Tensor& ids_B, KvCache& cache, Mode mode);
-  /// This tp rank's rows of the head [v,H] in the compute dtype (undefined but on the last stage).
+  /// This tp rank's rows of the head [v,H] (all of them with compute.deterministic) in the compute dtype (undefined but on the last stage).
   const at::Tensor& head() const { return head_; }
   /// hidden [T,H] -> logits [T,V] in compute.accurate() (one process).
   at::Tensor logits(const at::Tensor& hidden_TH) const;

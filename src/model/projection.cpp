@@ -27,7 +27,7 @@ Projection::Projection(ProjectionSpec spec, ProjectionPlace place, at::Tensor we
 }
 
 void Projection::add_format(const Format& format, const QuantPlan& plan) {
-  Candidate candidate{&format, nullptr, nullptr};
+  Candidate candidate{&format, {}, {}, {}, {}, {}};
   candidate.weight = std::make_unique<WeightQuantizer>(spec_.name, format.weight, plan.numerics, source_, compute_, stored_dtype_, weight_part(place_.part));
   candidate.weight->set_vllm_w4afp8_rounding(plan.vllm_w4afp8_rounding && format.name == "w4afp8");
   if (format.activation) {
@@ -37,6 +37,7 @@ void Projection::add_format(const Format& format, const QuantPlan& plan) {
       candidate.input->alpha().set_requires_grad(plan.learn_activation_scales);
   }
   place_scales(candidate);
+  if (compute_.deterministic) candidate.gradient = std::make_unique<RowSums>();
   candidates_.push_back(std::move(candidate));
   set_active(candidates_.size() - 1);
 }
@@ -91,18 +92,36 @@ at::Tensor Projection::multiply(const at::Tensor& x_TK, const std::vector<int64_
   return grouped_linear(compute_, x_TK, offsets, student_weight(), bias, weight_quantizer(), source_, weight_quantizer()->alpha());
 }
 
-at::Tensor Projection::forward(const at::Tensor& x_TK, const std::vector<int64_t>& offsets, Mode mode, const std::vector<int64_t>& tp_rows) {
+at::Tensor Projection::canonical_product(const at::Tensor& x_tK, const RoutedRows& routed, bool student, const LayoutPtr& layout) {
+  CanonicalCall call{compute_, place_.mesh, place_.part, layout, routed, nullptr, nullptr};
+  if (!student) return canonical_linear(std::make_shared<CanonicalCall>(std::move(call)), x_tK, weight_, bias_, {}, {});
+  call.quantizer = weight_quantizer();
+  call.sums = candidates_[*active_].gradient.get();
+  return canonical_linear(std::make_shared<CanonicalCall>(std::move(call)), x_tK, student_weight(), bias_, source_, weight_quantizer()->alpha());
+}
+
+void Projection::take_gradients() {
+  if (!quantized()) return;
+  at::Tensor& alpha = weight_quantizer()->alpha();
+  // The rows of other dp ranks; the owners of experts have those of the whole batch already.
+  alpha.mutable_grad() = candidates_[*active_].gradient->take(place_.mesh && !spec_.routed() ? &place_.mesh->dp() : nullptr, alpha);
+  ActivationQuantizer* input = input_quantizer();
+  if (input && input->has_global() && input->alpha().requires_grad()) input->alpha().mutable_grad() = input->take_gradient();
+}
+
+at::Tensor Projection::forward(const at::Tensor& x_TK, const RoutedRows& routed, Mode mode, const LayoutPtr& layout) {
   using Cut = ProjectionPart::Cut;
   const Cut cut = place_.part.cut;
   const bool student = quantized() && (mode == Mode::kStudent || mode == Mode::kWeightsOnly);
   ActivationQuantizer* input = input_quantizer();
   at::Tensor x = cut == Cut::kColumns ? own_columns(x_TK) : x_TK;
   if (mode == Mode::kCalibrate && input) input->observe(x);
-  if (student && input && mode == Mode::kStudent) x = input->forward(x, offsets);
-  if (cut == Cut::kRows) x = gather_rows(x, *place_.part.holders, tp_rows);
-  at::Tensor y = multiply(x, offsets, student);
+  if (student && input && mode == Mode::kStudent) x = input->forward(x, routed.offsets);
+  if (compute_.deterministic) return canonical_product(x, routed, student, layout);
+  if (cut == Cut::kRows) x = gather_rows(x, *place_.part.holders, layout->tp_rows);
+  at::Tensor y = multiply(x, routed.offsets, student);
   if (cut != Cut::kColumns) return y;
-  y = sum_scatter_rows(y, *place_.part.holders, tp_rows);
+  y = sum_scatter_rows(y, *place_.part.holders, layout->tp_rows);
   return bias_.defined() ? y + bias_[0] : y;
 }
 

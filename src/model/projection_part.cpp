@@ -65,12 +65,13 @@ int64_t ProjectionPart::local_rows() const {
   return n;
 }
 
-ProjectionPart projection_part(const ModelConfig& config, const ProjectionSpec& spec, const Mesh& mesh, int64_t unit) {
+ProjectionPart projection_part(const ModelConfig& config, const ProjectionSpec& spec, const Mesh& mesh, int64_t unit, bool canonical) {
   ProjectionPart part;
   part.experts = {0, spec.experts};
   part.rows = {{0, spec.rows}};
   part.rows_owned = {true};
   part.columns = {0, spec.columns};
+  part.whole_rows = spec.rows;
   part.whole_columns = spec.columns;
   if (spec.routed()) {
     const Group& ep = mesh.ep();
@@ -86,8 +87,13 @@ ProjectionPart projection_part(const ModelConfig& config, const ProjectionSpec& 
   const Group& tp = mesh.tp();
   if (!mesh.data().alone()) part.replicas = &mesh.data();
   if (tp.alone()) return part;
-  check_heads(config, tp.size());
   part.holders = &tp;
+  if (canonical) {
+    part.cut = ProjectionPart::Cut::kRows;
+    part.rows = {split_range(spec.rows, 1, tp.size(), tp.rank())};
+    return part;
+  }
+  check_heads(config, tp.size());
   if (spec.place == Place::kO || spec.place == Place::kDown || spec.place == Place::kSharedDown) {
     part.cut = ProjectionPart::Cut::kColumns;
     part.columns = split_range(spec.columns, unit, tp.size(), tp.rank());

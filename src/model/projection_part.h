@@ -26,7 +26,7 @@ struct ProjectionPart {
   enum class Cut { kNone, kRows, kColumns, kExperts };
   Cut cut = Cut::kNone;
   IndexRange experts, columns;
-  int64_t whole_columns = 0;
+  int64_t whole_rows = 0, whole_columns = 0;
   // Cut by columns: how many each tp rank has, and how many of the input's features (attention heads) it is given.
   std::vector<int64_t> columns_of_ranks, given_columns;
   std::vector<IndexRange> rows;            // in the whole stack; q, k and v, or gate and up, are cut each for itself
@@ -37,8 +37,9 @@ struct ProjectionPart {
   int64_t local_rows() const;
 };
 
-/// `unit`: a multiple of every group in use, so that no group of scales is cut. Throws UserError naming the degree that does not fit.
-ProjectionPart projection_part(const ModelConfig& config, const ProjectionSpec& spec, const Mesh& mesh, int64_t unit);
+/// `unit`: a multiple of every group in use, so that no group of scales is cut. `canonical`: every dense weight is cut by rows, as
+/// canonical_linear takes it. Throws UserError naming the degree that does not fit.
+ProjectionPart projection_part(const ModelConfig& config, const ProjectionSpec& spec, const Mesh& mesh, int64_t unit, bool canonical = false);
 
 /// Where the elements of one trainable lie among the ranks.
 class ScalePlacement {

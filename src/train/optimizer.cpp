@@ -3,28 +3,21 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/exact_sum.h"
+#include "comm/exact_sums.h"
 
 namespace scalewright {
 
 namespace {
 
-/// Sum of squares in float64, front to back in eight lanes: one order whatever the number of threads.
+/// Each row's squares in float64 from front to back, the rows exactly: one result whatever the threads, and wherever the rows are.
 template <class T>
-double sum_of_squares(const T* x, int64_t n) {
-  double lanes[8] = {};
-  int64_t i = 0;
-  for (; i + 8 <= n; i += 8)
-    for (int l = 0; l < 8; ++l) lanes[l] += static_cast<double>(x[i + l]) * x[i + l];
-  double sum = 0;
-  for (const double lane : lanes) sum += lane;
-  for (; i < n; ++i) sum += static_cast<double>(x[i]) * x[i];
-  return sum;
-}
-
-double sum_of_squares(const at::Tensor& gradient) {
-  const at::Tensor g = gradient.contiguous().cpu();
-  return g.scalar_type() == at::kDouble ? sum_of_squares(g.const_data_ptr<double>(), g.numel())
-                                        : sum_of_squares(g.const_data_ptr<float>(), g.numel());
+void add_squares(const T* x, int64_t n, int64_t width, ExactSum& sum) {
+  for (int64_t begin = 0; begin < n; begin += width) {
+    double row = 0;
+    for (int64_t i = begin; i < std::min(n, begin + width); ++i) row += static_cast<double>(x[i]) * x[i];
+    sum += row;
+  }
 }
 
 }  // namespace
@@ -43,17 +36,16 @@ AdamW::AdamW(const TrainSection& options, std::vector<Trainable> trainables, std
 }
 
 double AdamW::gradient_norm(const Group* world) const {
-  double sum = 0;
+  ExactSum sum;
   for (const Slot& slot : slots_) {
-    const at::Tensor& gradient = slot.trainable.tensor.grad();
-    if (gradient.defined()) sum += sum_of_squares(slot.trainable.placement ? slot.trainable.placement->owned(gradient) : gradient);
+    const Trainable& trainable = slot.trainable;
+    if (!trainable.tensor.grad().defined() || trainable.tensor.numel() == 0) continue;
+    const at::Tensor g = (trainable.placement ? trainable.placement->owned(trainable.tensor.grad()) : trainable.tensor.grad()).cpu().contiguous();
+    const int64_t width = trainable.tensor.size(-1);
+    if (g.scalar_type() == at::kDouble) add_squares(g.const_data_ptr<double>(), g.numel(), width, sum);
+    else add_squares(g.const_data_ptr<float>(), g.numel(), width, sum);
   }
-  if (world && !world->alone()) {
-    at::Tensor all = at::full({1}, sum, at::kDouble);
-    world->all_reduce(all, Reduce::kSum);
-    sum = all.item<double>();
-  }
-  return std::sqrt(sum);
+  return std::sqrt(double{world ? add_up(*world, {sum})[0] : sum});
 }
 
 void AdamW::step(double lr, double norm) {

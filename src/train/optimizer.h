@@ -17,9 +17,8 @@ class AdamW {
   /// `group_factor`: learning-rate factor by Trainable::lr_group; groups beyond it have factor 1.
   AdamW(const TrainSection& options, std::vector<Trainable> trainables, std::vector<double> group_factor = {});
 
-  /// sqrt of the sum over trainables, in name order, of float64 sums of squares, over all ranks of `world` (which must all call
-  /// it):
-  /// each element counts once, whoever holds it.
+  /// sqrt of the sum of squares of all gradients over all ranks of `world` (which must all call it): each element counts once, whoever
+  /// holds it, and who that is changes no bit.
   double gradient_norm(const Group* world = nullptr) const;
   /// One update at learning rate `lr` with gradients multiplied by min(1, clip/norm) (clip 0: as they are). `norm` must be finite.
   void step(double lr, double norm);

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "comm/exact_sums.h"
 #include "comm/gloo.h"
 #include "comm/mesh.h"
 #include "comm/tensor_map.h"
@@ -65,6 +66,19 @@ TEST(Gloo, SumsInRankOrderAndInFloat32) {
         if (!at::equal(x, want.to(dtype)) || !at::equal(y, largest.to(dtype))) throw std::runtime_error("another sum or maximum");
       });
     }
+}
+
+TEST(Gloo, ExactSumsOverRanks) {
+  on_ranks(3, [](const Group& group) {
+    std::vector<ExactSum> own(2);
+    for (int i = 0; i < 5; ++i) own[0] += std::ldexp(0.1 * (group.rank() + 1), 40 * i - 90);
+    if (group.rank() == 1) own[1] += 7.0;   // the others have no part of it
+    ExactSum want;
+    for (int r = 2; r >= 0; --r)
+      for (int i = 0; i < 5; ++i) want += std::ldexp(0.1 * (r + 1), 40 * i - 90);
+    const std::vector<ExactSum> all = add_up(group, own);
+    SW_CHECK(double{all[0]} == double{want} && double{all[1]} == 7.0, "sums {} and {}", double{all[0]}, double{all[1]});
+  });
 }
 
 TEST(Gloo, NanReachesEverybody) {

@@ -83,7 +83,8 @@ def train_words(layout, run_folder, model, format, steps, *words):
     options = {"model.path": REFERENCE / model, "output.path": run_folder, "quantize.format": format, "train.steps": steps, "train.log_every": 1, "data.seq_len": 40,
                "data.max_samples": 64, "data.validation_fraction": 0.1, "train.micro_batch": 8 * tp * cp * pp // world, "train.global_batch": 8, "train.lr": 1e-2,
                "train.act_scales": str(format == "nvfp4").lower(), "train.schedule": "linear", **dict(word.split("=") for word in words)}
-    return world, ["train", "--dtype", "float64", "--threads", "1", "--json", *flags, *(word for key, value in options.items() for word in ("-o", f"{key}={value}"))]
+    dtype = "float32" if "parallel.deterministic=layout" in words else "float64"
+    return world, ["train", "--dtype", dtype, "--threads", "1", "--json", *flags, *(word for key, value in options.items() for word in ("-o", f"{key}={value}"))]
 
 
 def train(*arguments):
@@ -121,6 +122,54 @@ def test_training_in_any_layout_is_the_same_run(tmp_path, model, format, layouts
     for layout in layouts:
         train(layout, tmp_path / layout, model, format, 4)
         expect_same_run(tmp_path / "one", tmp_path / layout, 4)
+
+
+def expect_same_bits(one, other, step):
+    assert losses(one) == losses(other)
+    want, got = tensors(one, step), tensors(other, step)
+    assert set(want) == set(got) and any(name.startswith("adam.v/") for name in want)
+    for name in want:
+        assert want[name].tobytes() == got[name].tobytes(), name
+
+
+BITWISE = "parallel.deterministic=layout"
+
+
+@pytest.mark.parametrize("model,format,layouts", [("qwen3_moe", "nvfp4", ["dp2", "tp2cp2pp2", "ep2tp2dp2"]), ("hy_v3", "w8a8", ["ep4", "cp2ep2", "tp2dp2"]),
+                                                  ("qwen3_moe_mixed", "w4afp8", ["tp4", "pp2tp2"])])
+def test_deterministic_layouts_are_equal_to_the_bit(tmp_path, model, format, layouts):
+    train("one", tmp_path / "one", model, format, 3, BITWISE)
+    for layout in layouts:
+        train(layout, tmp_path / layout, model, format, 3, BITWISE)
+        expect_same_bits(tmp_path / "one", tmp_path / layout, 3)
+
+
+def test_only_deterministic_layouts_are_equal_to_the_bit(tmp_path):
+    """Else the test above would show nothing."""
+    for layout in ("one", "tp2"):
+        world, words = train_words(layout, tmp_path / layout, "qwen3_moe", "nvfp4", 3)
+        words[words.index("float64")] = "float32"
+        assert run(world, *words).returncode == 0
+    want, got = tensors(tmp_path / "one", 3), tensors(tmp_path / "tp2", 3)
+    assert any(want[name].tobytes() != got[name].tobytes() for name in want)
+
+
+def test_deterministic_runs_go_on_in_another_layout_to_the_bit_and_export_the_same_files(tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    words = [BITWISE, "train.schedule=constant", "train.validate_every=2", "train.save_every=2"]   # export takes the best of the validated
+    train("one", whole, "qwen3_moe", "nvfp4", 6, *words)
+    for steps, layout in ((2, "dp2"), (4, "ep2tp2dp2"), (6, "one")):
+        # Micro-batches, recompute and threads are free to change as well.
+        train(layout, parts, "qwen3_moe", "nvfp4", steps, *words, "train.micro_batch=1", f"train.recompute={str(steps == 4).lower()}")
+    expect_same_bits(whole, parts, 6)
+    for folder, world, words in ((whole, 1, []), (parts, 2, ["--tp", "2"])):
+        result = run(world, "export", "--run", folder, "--out", folder / "served", *words)
+        assert result.returncode == 0, result.stderr[-2000:]
+    names = sorted(path.name for path in (whole / "served").iterdir())
+    assert names == sorted(path.name for path in (parts / "served").iterdir()) and "model.safetensors" in names
+    for name in names:
+        if name.endswith(".safetensors"):
+            assert (whole / "served" / name).read_bytes() == (parts / "served" / name).read_bytes(), name
 
 
 def test_recompute_and_micro_batches_in_a_pipeline(tmp_path):
