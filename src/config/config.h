@@ -78,7 +78,7 @@ struct TrainSection {
 struct ParallelSection {
   int64_t tp = 1, ep = 1, cp = 1, pp = 1;
   int64_t dp = 0;                         // 0: what is left of the world
-  bool sp = false;
+  bool sp = false, shard_dense = false;
   std::string deterministic = "run";      // run (reruns are bitwise equal), layout (layouts are too)
 };
 

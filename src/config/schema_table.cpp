@@ -158,6 +158,8 @@ std::vector<Key> parallel_keys() {
       {"parallel.dp", at(&C::parallel, &S::dp), between(0, 1 << 20),
        "Data-parallel ranks; 0: what is left of the world."},
       {"parallel.sp", at(&C::parallel, &S::sp), Anything{}, "Sequence parallelism between tensor-parallel ranks."},
+      {"parallel.shard_dense", at(&C::parallel, &S::shard_dense), Anything{},
+       "Spread dense weights, their scales and their optimizer state over the data-parallel ranks too; they are gathered for each product."},
       {"parallel.deterministic", at(&C::parallel, &S::deterministic), one_of({"run", "layout"}),
        "run: reruns are bitwise equal; layout: other layouts are too (slower; docs/layouts.md)."},
   };

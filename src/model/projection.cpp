@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "model/collectives.h"
 #include "model/grouped_linear.h"
+#include "model/sharded_linear.h"
 
 namespace scalewright {
 namespace {
@@ -13,8 +14,9 @@ bool holds_exactly(at::ScalarType from, at::ScalarType to) {
 }
 
 WeightPart weight_part(const ProjectionPart& part) {
-  if (part.cut == ProjectionPart::Cut::kNone || part.cut == ProjectionPart::Cut::kExperts) return {};
-  return {part.holders, part.cut == ProjectionPart::Cut::kColumns ? part.whole_columns : 0};
+  if (part.cut == ProjectionPart::Cut::kExperts) return {};
+  const bool columns = part.cut == ProjectionPart::Cut::kColumns;
+  return {part.owners, columns ? part.holders : nullptr, columns ? part.whole_columns : 0};
 }
 
 }  // namespace
@@ -23,10 +25,16 @@ Projection::Projection(ProjectionSpec spec, ProjectionPlace place, at::Tensor we
     : spec_(std::move(spec)), place_(std::move(place)), stored_dtype_(stored_dtype), compute_(compute) {
   weight_ = weight_ENK.to(compute.device, compute.dtype);
   source_ = holds_exactly(stored_dtype, compute.dtype) ? weight_ : weight_ENK.to(compute.device);
-  if (bias_EN.defined()) bias_ = bias_EN.to(compute.device, compute.dtype);
+  if (!bias_EN.defined()) return;
+  const ProjectionPart& part = place_.part;
+  const at::Tensor bias = part.shards ? part.shards->all_gather(bias_EN[0].contiguous(), part.shard_rows).unsqueeze(0) : bias_EN;
+  bias_ = bias.to(compute.device, compute.dtype);
 }
 
 void Projection::add_format(const Format& format, const QuantPlan& plan) {
+  if (plan.vllm_w4afp8_rounding && format.name == "w4afp8" && place_.part.cut == ProjectionPart::Cut::kColumns)
+    throw UserError("quantize.w4afp8_rounding: vllm rounds by the largest scale of whole rows, which parallel.tp cuts\nhint: use tp 1 (ep, cp, dp and pp are free), or "
+                    "parallel.deterministic: layout");
   Candidate candidate{&format, {}, {}, {}, {}, {}};
   candidate.weight = std::make_unique<WeightQuantizer>(spec_.name, format.weight, plan.numerics, source_, compute_, stored_dtype_, weight_part(place_.part));
   candidate.weight->set_vllm_w4afp8_rounding(plan.vllm_w4afp8_rounding && format.name == "w4afp8");
@@ -88,6 +96,11 @@ at::Tensor Projection::own_columns(const at::Tensor& x_TK) const {
 
 at::Tensor Projection::multiply(const at::Tensor& x_TK, const std::vector<int64_t>& offsets, bool student) {
   const at::Tensor bias = place_.part.cut == ProjectionPart::Cut::kColumns ? at::Tensor() : bias_;   // once, after the sum
+  if (place_.part.shards) {
+    const WeightShards shards{place_.part.shards, place_.part.shard_rows};
+    return student ? sharded_linear(compute_, shards, x_TK, student_weight(), bias, weight_quantizer(), source_, weight_quantizer()->alpha())
+                   : sharded_linear(compute_, shards, x_TK, weight_, bias, nullptr, {}, {});
+  }
   if (!student) return grouped_linear(compute_, x_TK, offsets, weight_, bias, nullptr, {}, {});
   return grouped_linear(compute_, x_TK, offsets, student_weight(), bias, weight_quantizer(), source_, weight_quantizer()->alpha());
 }

@@ -45,6 +45,52 @@ void cut_rows(const ModelConfig& config, const ProjectionSpec& spec, const Group
   part.rows_owned = {true, true};
 }
 
+void cut_dense(const ModelConfig& config, const ProjectionSpec& spec, const Group& tp, int64_t unit, bool canonical, ProjectionPart& part) {
+  part.holders = part.owners = &tp;
+  if (canonical) {
+    part.cut = ProjectionPart::Cut::kRows;
+    part.rows = {split_range(spec.rows, 1, tp.size(), tp.rank())};
+    return;
+  }
+  check_heads(config, tp.size());
+  if (spec.place == Place::kO || spec.place == Place::kDown || spec.place == Place::kSharedDown) {
+    part.cut = ProjectionPart::Cut::kColumns;
+    part.columns = split_range(spec.columns, unit, tp.size(), tp.rank());
+    const int64_t given_unit = spec.place == Place::kO ? config.head_dim : unit;
+    for (int r = 0; r < tp.size(); ++r) {
+      part.columns_of_ranks.push_back(split_range(spec.columns, unit, tp.size(), r).size());
+      part.given_columns.push_back(split_range(spec.columns, given_unit, tp.size(), r).size());
+    }
+  } else {
+    cut_rows(config, spec, tp, unit, part);
+  }
+}
+
+/// Of the tp part's rows, counted through, this data rank keeps its share.
+void shard_rows(const Mesh& mesh, ProjectionPart& part) {
+  const Group& data = mesh.data();
+  const int64_t all = part.local_rows();
+  for (int r = 0; r < data.size(); ++r) part.shard_rows.push_back(split_range(all, 1, data.size(), r).size());
+  const IndexRange own = split_range(all, 1, data.size(), data.rank());
+  std::vector<IndexRange> rows;
+  std::vector<bool> owned;
+  int64_t before = 0;
+  for (std::size_t i = 0; i < part.rows.size(); ++i) {
+    const IndexRange range = part.rows[i];
+    const int64_t begin = std::max(own.begin, before), end = std::min(own.end, before + range.size());
+    if (begin < end) {
+      rows.push_back({range.begin + begin - before, range.begin + end - before});
+      owned.push_back(part.rows_owned[i]);
+    }
+    before += range.size();
+  }
+  part.rows = std::move(rows);
+  part.rows_owned = std::move(owned);
+  part.shards = &data;
+  part.owners = &mesh.stage();
+  part.replicas = nullptr;
+}
+
 }  // namespace
 
 IndexRange split_range(int64_t total, int64_t unit, int64_t parts, int64_t index) {
@@ -80,31 +126,13 @@ ProjectionPart projection_part(const ModelConfig& config, const ProjectionSpec& 
     if (!mesh.edp().alone()) part.replicas = &mesh.edp();
     if (ep.alone()) return part;
     part.cut = ProjectionPart::Cut::kExperts;
-    part.holders = &ep;
+    part.holders = part.owners = &ep;
     part.experts = split_range(config.experts, 1, ep.size(), ep.rank());
     return part;
   }
-  const Group& tp = mesh.tp();
   if (!mesh.data().alone()) part.replicas = &mesh.data();
-  if (tp.alone()) return part;
-  part.holders = &tp;
-  if (canonical) {
-    part.cut = ProjectionPart::Cut::kRows;
-    part.rows = {split_range(spec.rows, 1, tp.size(), tp.rank())};
-    return part;
-  }
-  check_heads(config, tp.size());
-  if (spec.place == Place::kO || spec.place == Place::kDown || spec.place == Place::kSharedDown) {
-    part.cut = ProjectionPart::Cut::kColumns;
-    part.columns = split_range(spec.columns, unit, tp.size(), tp.rank());
-    const int64_t given_unit = spec.place == Place::kO ? config.head_dim : unit;
-    for (int r = 0; r < tp.size(); ++r) {
-      part.columns_of_ranks.push_back(split_range(spec.columns, unit, tp.size(), r).size());
-      part.given_columns.push_back(split_range(spec.columns, given_unit, tp.size(), r).size());
-    }
-  } else {
-    cut_rows(config, spec, tp, unit, part);
-  }
+  if (!mesh.tp().alone()) cut_dense(config, spec, mesh.tp(), unit, canonical, part);
+  if (mesh.degrees().shard_dense && !mesh.data().alone()) shard_rows(mesh, part);
   return part;
 }
 
@@ -130,14 +158,14 @@ ScalePlacement ScalePlacement::of_input(const ProjectionPart& part, const std::v
   ScalePlacement placement(part, whole);
   const bool by_expert = part.cut == ProjectionPart::Cut::kExperts && whole[0] > 1;
   const IndexRange range = by_expert ? part.experts : IndexRange{0, whole[0]};
-  placement.shared_ = part.holders && !by_expert;
-  placement.blocks_ = {{{range.begin}, {0}, {range.size()}, !placement.shared_ || part.holders->rank() == 0}};
+  placement.shared_ = part.owners && !by_expert;
+  placement.blocks_ = {{{range.begin}, {0}, {range.size()}, !placement.shared_ || part.owners->rank() == 0}};
   placement.local_ = {range.size()};
   return placement;
 }
 
 ScalePlacement::ScalePlacement(const ProjectionPart& part, std::vector<int64_t> whole)
-    : whole_(std::move(whole)), holders_(part.holders), replicas_(part.replicas) {}
+    : whole_(std::move(whole)), owners_(part.owners), replicas_(part.replicas) {}
 
 at::Tensor ScalePlacement::block_of(const at::Tensor& x, const std::vector<int64_t>& begin, const std::vector<int64_t>& size) {
   at::Tensor block = x;
@@ -154,14 +182,14 @@ at::Tensor ScalePlacement::place(const at::Tensor& local, bool only_owned) const
 
 at::Tensor ScalePlacement::gather(const at::Tensor& local) const {
   at::NoGradGuard no_grad;
-  if (!holders_) return local.detach();
+  if (!owners_) return local.detach();
   at::Tensor whole = place(local, true);
-  holders_->all_reduce(whole, Reduce::kSum);
+  owners_->all_reduce(whole, Reduce::kSum);
   return whole;
 }
 
 at::Tensor ScalePlacement::narrow(const at::Tensor& whole) const {
-  if (!holders_) return whole;
+  if (!owners_) return whole;
   at::Tensor local = at::empty(local_, whole.options());
   for (const Block& block : blocks_) block_of(local, block.local, block.size).copy_(block_of(whole, block.whole, block.size));
   return local;
@@ -171,7 +199,7 @@ void ScalePlacement::sum_gradient(at::Tensor& gradient) const {
   at::NoGradGuard no_grad;
   if (shared_) {
     at::Tensor whole = place(gradient, false);
-    holders_->all_reduce(whole, Reduce::kSum);
+    owners_->all_reduce(whole, Reduce::kSum);
     gradient.copy_(narrow(whole));
   }
   if (replicas_) replicas_->all_reduce(gradient, Reduce::kSum);

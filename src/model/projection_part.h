@@ -34,6 +34,10 @@ struct ProjectionPart {
   bool rows_shared = false;           // several ranks hold the same rows (fewer KV heads than tp)
   const Group* holders = nullptr;     // of the other parts: tp or ep; nullptr when cut is kNone
   const Group* replicas = nullptr;    // same part, other tokens; nullptr: none
+  // Dense weights spread over the data group (parallel.shard_dense): which of the tp part's rows each of its ranks has.
+  const Group* shards = nullptr;
+  std::vector<int64_t> shard_rows;
+  const Group* owners = nullptr;      // of all parts of the weight: holders, or with shards the whole stage
   int64_t local_rows() const;
 };
 
@@ -71,7 +75,7 @@ class ScalePlacement {
   std::vector<int64_t> whole_, local_;
   std::vector<Block> blocks_;
   bool shared_ = false;   // some elements are on several holders
-  const Group* holders_;
+  const Group* owners_;
   const Group* replicas_;
 };
 

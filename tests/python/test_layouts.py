@@ -172,6 +172,13 @@ def test_deterministic_runs_go_on_in_another_layout_to_the_bit_and_export_the_sa
             assert (whole / "served" / name).read_bytes() == (parts / "served" / name).read_bytes(), name
 
 
+@pytest.mark.parametrize("layout,model,format", [("dp2", "qwen3_moe", "nvfp4"), ("tp2dp2", "hy_v3", "w8a8"), ("tp2cp2", "qwen2", "w4a16"), ("pp2dp2", "qwen3_moe", "fp8")])
+def test_dense_weights_sharded_over_data_parallel_ranks(tmp_path, layout, model, format):
+    train("one", tmp_path / "one", model, format, 3)
+    train(layout, tmp_path / "sharded", model, format, 3, "parallel.shard_dense=true")
+    expect_same_run(tmp_path / "one", tmp_path / "sharded", 3)
+
+
 def test_recompute_and_micro_batches_in_a_pipeline(tmp_path):
     train("one", tmp_path / "one", "qwen3_moe_deep", "nvfp4", 2)
     train("pp3", tmp_path / "pp3", "qwen3_moe_deep", "nvfp4", 2, "train.micro_batch=2", "train.recompute=true")

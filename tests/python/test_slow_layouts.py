@@ -27,6 +27,15 @@ def test_twenty_steps(tmp_path, model, format):
 
 
 @pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("model", ["qwen3_moe", "hy_v3", "llama"])
+def test_twenty_steps_with_sharded_weights(tmp_path, model, format):
+    train("one", tmp_path / "one", model, format, 20)
+    for layout in ("dp2", "dp4", "cp2dp2", "tp2dp2", "pp2dp2"):
+        train(layout, tmp_path / layout, model, format, 20, "parallel.shard_dense=true")
+        expect_same_run(tmp_path / "one", tmp_path / layout, 20)
+
+
+@pytest.mark.parametrize("format", FORMATS)
 def test_uneven_stages(tmp_path, format):
     train("one", tmp_path / "one", "qwen3_moe_deep", format, 20)
     train("pp3", tmp_path / "pp3", "qwen3_moe_deep", format, 20, "train.micro_batch=2")
