@@ -54,6 +54,7 @@ class ScalePlacement {
   static ScalePlacement of_input(const ProjectionPart& part, const std::vector<int64_t>& whole);
 
   const std::vector<int64_t>& whole() const { return whole_; }
+  const Group* replicas() const { return replicas_; }   // ranks with the same elements; nullptr: none
   /// The whole tensor, on every holder; all of them must call it.
   at::Tensor gather(const at::Tensor& local) const;
   at::Tensor narrow(const at::Tensor& whole) const;
