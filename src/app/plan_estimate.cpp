@@ -30,7 +30,11 @@ class RankEstimator {
   }
 
  private:
-  double passes() const { return config_.train.recompute ? 5.0 : 4.0; }   // forward of teacher and student, two products backward (and again)
+  bool recomputed(int64_t layer) const {
+    const int64_t first = config_.train.recompute_layers;
+    return config_.train.recompute && (first == 0 || layer - result_.layers.begin < first);
+  }
+  double passes(int64_t layer) const { return recomputed(layer) ? 5.0 : 4.0; }   // forward of teacher and student, two products backward (and again)
 
   void add_projection(const ProjectionSpec& spec) {
     const ProjectionPart part = projection_part(model_, spec, mesh_, unit_, config_.parallel.deterministic == "layout");
@@ -42,7 +46,7 @@ class RankEstimator {
     bytes.weights += (values + bias) * width_;
     // Tokens that meet each weight: all of the tp group's, or a routed expert's share of them.
     const double tokens = spec.routed() ? own_ * static_cast<double>(model_.top_k) / static_cast<double>(part.experts.size()) : all_;
-    result_.flops += passes() * 2.0 * values * tokens * static_cast<double>(micro_batches_);
+    result_.flops += passes(spec.layer) * 2.0 * values * tokens * static_cast<double>(micro_batches_);
     const auto format = plan_.formats.find(spec.name);
     if (format == plan_.formats.end()) return;
     bytes.quantized += values * width_;
@@ -50,7 +54,7 @@ class RankEstimator {
     const double scales = values / group;
     scales_ += scales;
     bytes.scales += scales * (2 * accurate_ + 4.0);   // alpha, its gradient, the float32 reference
-    bytes.optimizer += scales * 2 * accurate_;
+    bytes.optimizer += scales * 2 * accurate_ / (part.replicas ? part.replicas->size() : 1);
   }
 
   /// Activations that autograd keeps of one layer, in values of t (own) and T (tp group) tokens.
@@ -64,7 +68,7 @@ class RankEstimator {
     kept += all_ * (2 * q + kv) + all_ * cp * 2 * kv + all_ * 2 * q;       // q, k before and after norm and rope, gathered k and v, output and its quantized copy
     double sent = tp > 1 ? 2 * own_ * (tp - 1) * hidden : 0.0;             // to qkv, from o
     sent += cp > 1 ? all_ * (cp - 1) * 2 * kv : 0.0;
-    result_.flops += passes() * 2.0 * 2.0 * all_ * q * (static_cast<double>(config_.data.seq_len) / 2) * static_cast<double>(micro_batches_);
+    result_.flops += passes(layer) * 2.0 * 2.0 * all_ * q * (static_cast<double>(config_.data.seq_len) / 2) * static_cast<double>(micro_batches_);
     if (sparse) {
       const double routed = own_ * static_cast<double>(model_.top_k), inner = static_cast<double>(model_.expert_intermediate);
       result_.parameters += model_.experts * (model_.hidden + (model_.sigmoid_router ? 1 : 0));
@@ -79,7 +83,7 @@ class RankEstimator {
       kept += dense_mlp(static_cast<double>(model_.intermediate), hidden, tp, sent);
     }
     layer_kept_ = std::max(layer_kept_, kept * width_);
-    result_.bytes.activations += static_cast<double>(in_flight_) * (config_.train.recompute ? own_ * hidden : kept) * width_;
+    result_.bytes.activations += static_cast<double>(in_flight_) * (recomputed(layer) ? own_ * hidden : kept) * width_;
     result_.sent_bytes += 4.0 * sent * width_ * static_cast<double>(micro_batches_);
   }
 

@@ -33,6 +33,8 @@ Degrees degrees_of(const ParallelSection& parallel, int64_t ranks) {
   const int64_t others = parallel.tp * parallel.cp * parallel.pp;
   degrees.dp = degree(parallel.dp > 0 ? parallel.dp : std::max<int64_t>(1, ranks / others), "dp");
   degrees.sp = parallel.sp;
+  degrees.first_stage_layers = static_cast<int>(parallel.first_stage_layers);
+  degrees.last_stage_layers = static_cast<int>(parallel.last_stage_layers);
   degrees.shard_dense = parallel.shard_dense && parallel.deterministic != "layout";   // canonical products spread them over tp only
   return degrees;
 }

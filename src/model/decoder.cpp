@@ -3,6 +3,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/failpoint.h"
 #include "model/layer.h"
 #include "ops/gemm.h"
 #include "ops/norm.h"
@@ -25,7 +26,10 @@ Decoder::Decoder(const ModelConfig& config, const ModelWeights& weights, const C
   const std::vector<ProjectionSpec> specs = scalewright::projections(config);
   const IndexRange own = stage_layers(config, mesh_);
   first_layer_ = own.begin;
-  for (int64_t i = own.begin; i < own.end; ++i) layers_.push_back(std::make_unique<Layer>(config, weights, i, specs, compute, mesh_, unit));
+  for (int64_t i = own.begin; i < own.end; ++i) {
+    failpoint("model.load");
+    layers_.push_back(std::make_unique<Layer>(config, weights, i, specs, compute, mesh_, unit));
+  }
   vocabulary_ = compute.deterministic ? IndexRange{0, config.vocabulary} : split_range(config.vocabulary, 1, mesh_.tp().size(), mesh_.tp().rank());
   const auto vocabulary_rows = [&](const char* name) { return weights.tensor(name).narrow(0, vocabulary_.begin, vocabulary_.size()); };
   if (first_stage()) embedding_ = vocabulary_rows("model.embed_tokens.weight").to(compute.device);
@@ -98,7 +102,7 @@ at::Tensor Decoder::forward(const std::shared_ptr<const LocalBatch>& batch, cons
     if (cache) {
       LayerCache fill{cache->k[i], cache->v[i]};
       x = layers_[i]->forward(x, layout, rope, options.mode, &fill);
-    } else if (options.recompute && at::GradMode::is_enabled()) {
+    } else if (options.recompute && at::GradMode::is_enabled() && (options.recompute_layers == 0 || static_cast<int64_t>(i) < options.recompute_layers)) {
       x = layers_[i]->forward_recomputed(x, layout, rope, options.mode);
     } else {
       x = layers_[i]->forward(x, layout, rope, options.mode, nullptr);

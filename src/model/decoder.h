@@ -28,6 +28,7 @@ struct KvCache {
 struct ForwardOptions {
   Mode mode = Mode::kTeacher;
   bool recompute = false;              // keep only layer inputs, compute layers again in backward
+  int64_t recompute_layers = 0;        // the first so many of the layers that are here; 0: all
   std::map<std::string, at::Tensor>* taps = nullptr;  // filled with hidden states by name: "layers.N" (output of layer N), "norm"
   KvCache* fill_cache = nullptr;       // prefill: one document a sequence; keys and values are stored (one rank)
   at::Tensor input = {};               // [t,H] from the pipeline stage before; undefined on the first stage

@@ -102,7 +102,17 @@ IndexRange split_range(int64_t total, int64_t unit, int64_t parts, int64_t index
 IndexRange stage_layers(const ModelConfig& config, const Mesh& mesh) {
   if (config.layers < mesh.pp().size())
     throw UserError(fmt::format("parallel.pp is {}, but the model has {} layers\nhint: at least one layer a stage", mesh.pp().size(), config.layers));
-  return split_range(config.layers, 1, mesh.pp().size(), mesh.pp().rank());
+  const Degrees& degrees = mesh.degrees();
+  const int64_t stages = mesh.pp().size(), stage = mesh.pp().rank(), first = degrees.first_stage_layers, last = degrees.last_stage_layers;
+  if (stages == 1 || (first == 0 && last == 0)) return split_range(config.layers, 1, stages, stage);
+  const int64_t others = stages - (first > 0) - (last > 0), rest = config.layers - first - last;
+  if (rest < others || (others == 0 && rest != 0))
+    throw UserError(fmt::format("parallel.first_stage_layers {} and parallel.last_stage_layers {} leave {} of {} layers to the other {} of {} stages\nhint: {}", first, last, rest,
+                                config.layers, others, stages, others == 0 ? "leave one of them at 0" : "at least one layer a stage: lower them, or parallel.pp"));
+  if (first > 0 && stage == 0) return {0, first};
+  if (last > 0 && stage == stages - 1) return {config.layers - last, config.layers};
+  const IndexRange range = split_range(rest, 1, others, stage - (first > 0));
+  return {first + range.begin, first + range.end};
 }
 
 int64_t ProjectionPart::local_rows() const {

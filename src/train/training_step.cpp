@@ -2,6 +2,7 @@
 
 #include <deque>
 
+#include "base/failpoint.h"
 #include "model/pipeline.h"
 #include "train/batch_loss.h"
 
@@ -43,6 +44,7 @@ StepResult accumulate_gradients(Decoder& decoder, Teacher& teacher, const RowSou
   ForwardOptions forward;
   forward.mode = Mode::kStudent;
   forward.recompute = options.recompute;
+  forward.recompute_layers = options.recompute_layers;
 
   struct InFlight {
     StagePass pass;
@@ -50,6 +52,7 @@ StepResult accumulate_gradients(Decoder& decoder, Teacher& teacher, const RowSou
   };
   std::deque<InFlight> in_flight;
   const auto backward_oldest = [&] {
+    failpoint("train.backward");
     backward_stage(decoder, in_flight.front().pass, in_flight.front().loss);
     in_flight.pop_front();
   };
@@ -59,6 +62,7 @@ StepResult accumulate_gradients(Decoder& decoder, Teacher& teacher, const RowSou
     if (batch.valid_tokens() == 0) continue;
     const auto local = std::make_shared<const LocalBatch>(localize(batch, mesh));
     const at::Tensor target = teacher.hidden(local);
+    failpoint("train.forward");
     InFlight micro{forward_stage(decoder, local, forward), {}};
     if (decoder.last_stage()) {
       const LossResult loss = batch_loss(decoder, options.loss, micro.pass.output, target, teacher.head(), *local, 1.0 / static_cast<double>(valid));

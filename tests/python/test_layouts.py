@@ -185,6 +185,30 @@ def test_recompute_and_micro_batches_in_a_pipeline(tmp_path):
     expect_same_run(tmp_path / "one", tmp_path / "pp3", 2)
 
 
+def test_stage_sizes_by_hand(tmp_path):
+    train("one", tmp_path / "one", "qwen3_moe_deep", "w4a16", 2)
+    train("pp3", tmp_path / "pp3", "qwen3_moe_deep", "w4a16", 2, "train.micro_batch=4", "parallel.first_stage_layers=1", "parallel.last_stage_layers=2")
+    expect_same_run(tmp_path / "one", tmp_path / "pp3", 2)
+    folder = REFERENCE / "qwen3_moe_deep"
+    words = ["parity", "--model", folder, "--expected", folder / "expected.safetensors", "--threads", "1", "--pp", "2"]
+    sizes = json.loads(run(2, *words, "--json", "-o", "parallel.first_stage_layers=1").stdout)["local_parameters"]
+    assert sizes[0] < 0.5 * sizes[1]
+    result = run(2, *words, "-o", "parallel.first_stage_layers=1", "-o", "parallel.last_stage_layers=1")
+    assert result.returncode != 0 and "leave one of them at 0" in result.stderr
+    planned = run(1, "plan", "--json", "-o", f"model.path={folder}", "--world", "3", "--pp", "3", "-o", "parallel.first_stage_layers=1", "-o", "parallel.last_stage_layers=2")
+    layers = [rank["layers"] for rank in json.loads(planned.stdout)["ranks"]]
+    assert layers[0] == [0, 1] and layers[2][1] - layers[2][0] == 2
+
+
+def test_recomputing_some_layers_changes_no_bit(tmp_path):
+    for name, words in (("none", []), ("two", ["train.recompute=true", "train.recompute_layers=2"]), ("all", ["train.recompute=true"])):
+        train("one", tmp_path / name, "qwen3_moe_deep", "nvfp4", 2, *words)
+    memory = {name: json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[-2])["tensor_memory"] for name in ("none", "two", "all")}
+    assert memory["all"] < memory["two"] < memory["none"]
+    expect_same_bits(tmp_path / "none", tmp_path / "two", 2)
+    expect_same_bits(tmp_path / "none", tmp_path / "all", 2)
+
+
 def test_a_run_goes_on_in_another_layout(tmp_path):
     # The schedule must not depend on where the run paused: constant.
     whole, parts = tmp_path / "whole", tmp_path / "parts"
