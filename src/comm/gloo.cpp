@@ -1,6 +1,7 @@
 #include "comm/gloo.h"
 
 #include <deque>
+#include <map>
 #include <numeric>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -100,9 +101,15 @@ class GlooGroup final : public Group {
 
   void send(const at::Tensor& x, int to) const override {
     std::vector<at::Tensor> bytes{as_bytes(x.detach().contiguous().clone())};
-    while (!pending_.empty() && pending_.front().work->isCompleted()) pending_.pop_front();
+    // Whether a message has left is known only by waiting for it. The oldest of so many has: no stage of a pipeline runs further ahead than
+    // its own number of micro-batches, with a teacher's and a student's message each.
+    std::deque<Sent>& pending = pending_[to];
+    while (pending.size() >= 2 * static_cast<std::size_t>(size())) {
+      wait("send", [&] { return pending.front().work; });
+      pending.pop_front();
+    }
     try {
-      pending_.push_back({bytes[0], gloo_->send(bytes, to, 0)});
+      pending.push_back({bytes[0], gloo_->send(bytes, to, 0)});
     } catch (const std::exception& error) {
       fail("send", error);
     }
@@ -178,7 +185,7 @@ class GlooGroup final : public Group {
   std::vector<int> ranks_;
   c10::intrusive_ptr<Gloo> gloo_;
   std::shared_ptr<Watchdog> watchdog_;
-  mutable std::deque<Sent> pending_;
+  mutable std::map<int, std::deque<Sent>> pending_;   // by receiver, oldest first
 };
 
 std::shared_ptr<gloo::transport::Device> network_device(const World& world) {
