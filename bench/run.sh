@@ -14,4 +14,7 @@ if [ ! -x "$programs/bench_$name" ]; then
   printf 'error: there is no benchmark %s\n  hint: ./run bench lists them\n' "$name" >&2
   exit 2
 fi
+if [ "$name" = qad_step ] && [[ " $* " == *" --peers "* ]]; then
+  exec "$root/.venv/bin/python" "$root/bench/pairs.py" --program "$programs/bench_qad_step" "$@"
+fi
 exec "$programs/bench_$name" "$@"

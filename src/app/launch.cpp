@@ -1,5 +1,6 @@
 // launch: starts the ranks of one command on this machine and ends them together.
 #include <csignal>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -44,6 +45,7 @@ class LaunchCommand : public Command {
 /// In the child: the environment that torchrun would set, and only the first rank's standard output.
 void LaunchCommand::become_rank(int64_t rank, int port, int64_t threads) const {
   const auto set = [](const char* name, const std::string& value) { ::setenv(name, value.c_str(), 1); };
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);   // should launch itself be killed, its ranks save and stop instead of going on unseen
   set("RANK", std::to_string(rank));
   set("LOCAL_RANK", std::to_string(rank));
   set("WORLD_SIZE", std::to_string(ranks_));

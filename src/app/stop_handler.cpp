@@ -10,7 +10,7 @@ namespace scalewright {
 
 namespace {
 
-constexpr int kStopSignals[] = {SIGINT, SIGTERM};
+constexpr int kStopSignals[] = {SIGINT, SIGTERM, SIGUSR1};
 volatile std::sig_atomic_t print_document = 0;   // a handler can reach nothing else
 
 void say(int descriptor, const char* text) { [[maybe_unused]] const ssize_t n = ::write(descriptor, text, std::strlen(text)); }

@@ -26,9 +26,9 @@ at::Tensor grouped_product(const Compute& compute, const at::Tensor& x, const st
   for (int64_t e = 0; e < experts; ++e) {
     const int64_t begin = offsets[e], rows = offsets[e + 1] - begin;
     if (rows == 0) continue;
-    at::Tensor part = matmul_nt(compute, x.narrow(0, begin, rows), w[e]);
+    at::Tensor part = y.narrow(0, begin, rows);
+    matmul_out(compute, x.narrow(0, begin, rows), Transpose::kNo, w[e], Transpose::kYes, part);
     if (bias.defined()) part.add_(bias[e]);
-    y.narrow(0, begin, rows).copy_(part);
   }
   return y;
 }
@@ -38,7 +38,9 @@ at::Tensor grouped_input_gradient(const Compute& compute, const at::Tensor& dy, 
   at::Tensor dx = at::empty({dy.size(0), w.size(2)}, dy.options());
   for (int64_t e = 0; e < w.size(0); ++e) {
     const int64_t begin = offsets[e], rows = offsets[e + 1] - begin;
-    if (rows > 0) dx.narrow(0, begin, rows).copy_(matmul_nn(compute, dy.narrow(0, begin, rows), w[e]));
+    if (rows == 0) continue;
+    at::Tensor part = dx.narrow(0, begin, rows);
+    matmul_out(compute, dy.narrow(0, begin, rows), Transpose::kNo, w[e], Transpose::kNo, part);
   }
   return dx;
 }
