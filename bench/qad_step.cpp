@@ -15,6 +15,7 @@
 #include "base/json.h"
 #include "comm/mesh.h"
 #include "model/decoder.h"
+#include "ops/tensor_memory.h"
 #include "store/safetensors.h"
 #include "train/calibration.h"
 #include "train/optimizer.h"
@@ -95,6 +96,7 @@ at::ScalarType dtype_of(const std::string& name) {
 }
 
 void run(const Options& o) {
+  keep_freed_memory();   // as the program does
   at::set_num_threads(static_cast<int>(o.threads));
   const RandomModel model(o);
   const ModelConfig config = read_model_config(model.folder());

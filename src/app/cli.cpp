@@ -203,6 +203,7 @@ int run_program(int argc, char** argv) {
   // A closed pipe is an error of a write, not the end of the program in the middle of a checkpoint.
   std::signal(SIGPIPE, SIG_IGN);
   count_tensor_memory();
+  keep_freed_memory();
   bool json = std::any_of(argv + 1, argv + argc, [](const char* word) { return std::string_view(word) == "--json"; });
   try {
     auto commands = all_commands();

@@ -12,7 +12,7 @@ using torch::autograd::Function;
 using torch::autograd::variable_list;
 
 // A dW tile of this many elements stays in the second-level cache while it is reduced.
-constexpr int64_t kTileElements = 1 << 16;
+constexpr int64_t kTileElements = 1 << 18;
 
 }  // namespace
 

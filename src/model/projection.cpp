@@ -61,20 +61,23 @@ WeightQuantizer* Projection::weight_quantizer() { return active_ ? candidates_[*
 const WeightQuantizer* Projection::weight_quantizer() const { return active_ ? candidates_[*active_].weight.get() : nullptr; }
 ActivationQuantizer* Projection::input_quantizer() { return active_ ? candidates_[*active_].input.get() : nullptr; }
 
-void Projection::refresh() { student_weight_ = at::Tensor(); }
+void Projection::refresh() { student_is_current_ = false; }
 
 const at::Tensor& Projection::student_weight() {
   SW_CHECK(quantized(), "{} is not quantized", spec_.name);
-  if (!student_weight_.defined()) {
+  if (!student_is_current_) {
     at::NoGradGuard no_grad;
-    student_weight_ = weight_quantizer()->fake_quantize(source_, compute_.dtype);
+    // The same memory step after step: fresh pages would cost as much as the quantization.
+    student_weight_ = weight_quantizer()->fake_quantize(source_, compute_.dtype, student_weight_);
+    student_is_current_ = true;
   }
   return student_weight_;
 }
 
 void Projection::set_student_weight(const at::Tensor& w_ENK) {
   SW_CHECK(quantized() && w_ENK.sizes() == weight_.sizes(), "{}: a student's weight of another shape", spec_.name);
-  student_weight_ = w_ENK.to(compute_.device, compute_.dtype);
+  student_weight_ = w_ENK.to(compute_.device, compute_.dtype, /*non_blocking=*/false, /*copy=*/true);
+  student_is_current_ = true;
 }
 
 ActivationSharing Projection::input_sharing() const {

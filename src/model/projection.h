@@ -70,7 +70,7 @@ class Projection {
   /// call it.
   void take_gradients();
 
-  /// Drops the kept fake-quantized weight; call after alphas changed.
+  /// The kept fake-quantized weight is out of date; call after alphas changed, with no graph left that needs the old one.
   void refresh();
   const at::Tensor& student_weight();                    // [E,N,K], made when absent
   /// A student's weight [E,N,K] that was made elsewhere (an exported folder), kept until refresh().
@@ -104,7 +104,8 @@ class Projection {
   Compute compute_;
   std::vector<Candidate> candidates_;
   std::optional<std::size_t> active_;
-  at::Tensor student_weight_;
+  at::Tensor student_weight_;           // fake-quantized; its memory is kept when alphas change
+  bool student_is_current_ = false;
 };
 
 }  // namespace scalewright

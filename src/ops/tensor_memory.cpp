@@ -1,6 +1,7 @@
 #include "ops/tensor_memory.h"
 
 #include <c10/core/CPUAllocator.h>
+#include <malloc.h>
 
 #include <atomic>
 
@@ -48,6 +49,12 @@ CountingAllocator& counting_allocator() {
 }
 
 }  // namespace
+
+void keep_freed_memory() {
+  ::mallopt(M_MMAP_THRESHOLD, 1 << 28);
+  ::mallopt(M_TRIM_THRESHOLD, 1 << 29);
+  ::mallopt(M_TOP_PAD, 1 << 26);
+}
 
 void count_tensor_memory() { c10::SetCPUAllocator(&counting_allocator(), 1); }
 int64_t peak_tensor_bytes() { return counting_allocator().peak(); }

@@ -7,6 +7,9 @@ namespace scalewright {
 /// From now on CPU tensors are counted. Call once, before the first tensor.
 void count_tensor_memory();
 
+/// Memory that was freed stays with the process: a training step needs as much again, and fresh pages cost time.
+void keep_freed_memory();
+
 /// The most bytes held at once since counting began, or since the last reset. Mapped files are not among them.
 int64_t peak_tensor_bytes();
 void reset_peak_tensor_bytes();   // to what is held now

@@ -87,6 +87,21 @@ class TokenScales {
   EffectiveRow row_;
 };
 
+/// Row `row` of `to` is that of `from` where `keep`, else 0; for dtypes whose 0 is all bits 0.
+void keep_in_range(const bool* keep, const at::Tensor& from, int64_t row, int64_t columns, at::Tensor& to) {
+  const auto bytes = static_cast<int64_t>(from.element_size());
+  const auto* source = static_cast<const char*>(from.const_data_ptr()) + row * columns * bytes;
+  auto* target = static_cast<char*>(to.mutable_data_ptr()) + row * columns * bytes;
+  const auto select = [&]<class T>(T) {
+    const auto* in = reinterpret_cast<const T*>(source);
+    auto* out = reinterpret_cast<T*>(target);
+    for (int64_t i = 0; i < columns; ++i) out[i] = keep[i] ? in[i] : T{0};
+  };
+  if (bytes == 2) select(std::uint16_t{});
+  else if (bytes == 4) select(std::uint32_t{});
+  else select(std::uint64_t{});
+}
+
 }  // namespace
 
 at::Tensor fake_quantize_activation(const ActivationScheme& scheme, const at::Tensor& x_TK) {
@@ -110,34 +125,35 @@ at::Tensor fake_quantize_activation(const ActivationScheme& scheme, const at::Te
   return out;
 }
 
-ActivationGradient activation_gradient(const ActivationScheme& scheme, const at::Tensor& x_TK, const at::Tensor& dy_TK) {
+ActivationGradient activation_gradient(const ActivationScheme& scheme, const at::Tensor& x_TK, const at::Tensor& dy_TK, bool want_global) {
   const int64_t columns = x_TK.size(1), tokens = x_TK.size(0);
   const at::Tensor x = x_TK.detach().contiguous(), dy = dy_TK.detach().contiguous();
-  const at::Tensor in_range = at::empty(x.sizes(), at::kBool);
+  ActivationGradient result;
+  result.x = at::empty_like(dy);
   const std::vector<float> globals = row_globals(scheme);
   const Rounder rounder = rounder_of(scheme);
   const RowReader reader(x, columns, "activation"), gradients(dy, columns, "gradient");
-  std::vector<double> by_row(scheme.two_level() ? tokens : 0, 0.0);
+  std::vector<double> by_row(scheme.two_level() && want_global ? tokens : 0, 0.0);
   parallel_rows(tokens, columns, [&](int64_t begin, int64_t end) {
     TokenScales scales(scheme, columns);
     std::vector<float> in(columns);
+    const auto in_range = std::make_unique<bool[]>(static_cast<std::size_t>(columns));
     std::vector<double> d(columns), sums(columns / scales.group());
     for (int64_t row = begin; row < end; ++row) {
       const float* values = reader.row(row, in.data());
       const EffectiveRow& scale = scales.of(row, values, globals.empty() ? 0.0f : globals[row]);
-      in_range_row(scale.scales(scales.group()), scale.range(), values, in_range.mutable_data_ptr<bool>() + row * columns);
+      in_range_row(scale.scales(scales.group()), scale.range(), values, in_range.get());
+      keep_in_range(in_range.get(), dy, row, columns, result.x);
       if (by_row.empty()) continue;
       gradients.row(row, d.data());
       scale_gradient_row(rounder, scale.scales(scales.group()), scale.range(), values, d.data(), sums.data());
       for (std::size_t g = 0; g < sums.size(); ++g) by_row[row] += sums[g] * scale.slope[g];
     }
   });
-  ActivationGradient result;
-  result.x = dy.masked_fill(in_range.logical_not(), 0.0);
   result.factor = 1.0 / std::sqrt(static_cast<double>(scheme.format.group) * scheme.format.qmax);
   for (std::size_t i = 0; i + 1 < scheme.offsets.size() && scheme.two_level(); ++i) {
     ExactSum sum;
-    for (int64_t row = scheme.offsets[i]; row < scheme.offsets[i + 1]; ++row) sum += by_row[row];
+    for (int64_t row = scheme.offsets[i]; row < scheme.offsets[i + 1] && want_global; ++row) sum += by_row[row];
     result.global.push_back(sum);
   }
   return result;

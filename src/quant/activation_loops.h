@@ -30,7 +30,8 @@ struct ActivationGradient {
   std::vector<ExactSum> global; // by segment, the sum over tokens of d(loss)/dS (two-level); the LSQ factor is `factor`
   double factor = 1;
 };
-ActivationGradient activation_gradient(const ActivationScheme& scheme, const at::Tensor& x_TK, const at::Tensor& dy_TK);
+/// Without `want_global` the gradients of globals stay zero.
+ActivationGradient activation_gradient(const ActivationScheme& scheme, const at::Tensor& x_TK, const at::Tensor& dy_TK, bool want_global);
 
 /// Largest magnitude of each row of x [T,K], rounded to float32: [T].
 at::Tensor row_maxima(const at::Tensor& x_TK);

@@ -64,7 +64,7 @@ struct FakeQuantizeActivation : Function<FakeQuantizeActivation> {
     const auto saved = context->get_saved_variables();
     ActivationScheme scheme = saved_scheme(context);
     scheme.row_amax = saved[3];
-    const ActivationGradient gradient = activation_gradient(scheme, saved[0], gradients[0]);
+    const ActivationGradient gradient = activation_gradient(scheme, saved[0], gradients[0], saved[1].defined() && saved[1].requires_grad());
     auto* sums = reinterpret_cast<std::vector<ExactSum>*>(context->saved_data["sums"].toInt());
     if (!sums || !saved[1].defined()) return {gradient.x, global_gradient(scheme.rules, gradient.global, saved[1], saved[2], gradient.factor), {}, {}, {}};
     sums->resize(gradient.global.size());

@@ -47,6 +47,7 @@ void dequantize_row(Grid grid, const RowScales& scales, const std::uint8_t* code
 /// sums[g] = sum of d * (q - u) over elements in range and of d * q over clipped ones, u = x / divide, in double with a fixed order.
 /// d is the gradient with respect to the fake-quantized values.
 void scale_gradient_row(const Rounder& rounder, const RowScales& scales, const RowRange& range, const float* x, const double* d, double* sums);
+void scale_gradient_row(const Rounder& rounder, const RowScales& scales, const RowRange& range, const float* x, const float* d, double* sums);
 
 /// Where the estimator passes the gradient to x.
 void in_range_row(const RowScales& scales, const RowRange& range, const float* x, bool* in_range);

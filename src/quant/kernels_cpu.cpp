@@ -80,13 +80,13 @@ SW_INLINE void codes_of(const Grid& grid, const RowScales& s, const float* x, st
 }
 
 /// Eight partial sums a group, folded in a fixed tree: the order does not depend on the vector width.
-template <class Grid>
-SW_INLINE void gradient(const Grid& grid, const RowScales& s, const RowRange& range, const float* x, const double* d, double* sums) {
+template <class Grid, class D>
+SW_INLINE void gradient(const Grid& grid, const RowScales& s, const RowRange& range, const float* x, const D* d, double* sums) {
   constexpr int64_t kLanes = 8;
   for (int64_t g = 0; g < s.groups; ++g) {
     const float divide = s.divide[g], low = range.low[g], high = range.high[g];
     const float* xg = x + g * s.group;
-    const double* dg = d + g * s.group;
+    const D* dg = d + g * s.group;
     double lanes[kLanes] = {};
     int64_t i = 0;
     for (; i + kLanes <= s.group; i += kLanes) {
@@ -95,13 +95,13 @@ SW_INLINE void gradient(const Grid& grid, const RowScales& s, const RowRange& ra
         const float u = xg[i + lane] / divide;
         const float q = grid.value(u);
         const float inside = (u >= low) & (u <= high) ? u : 0.0f;
-        lanes[lane] += dg[i + lane] * static_cast<double>(q - inside);
+        lanes[lane] += static_cast<double>(dg[i + lane]) * static_cast<double>(q - inside);
       }
     }
     for (; i < s.group; ++i) {
       const float u = xg[i] / divide;
       const float inside = (u >= low) & (u <= high) ? u : 0.0f;
-      lanes[i % kLanes] += dg[i] * static_cast<double>(grid.value(u) - inside);
+      lanes[i % kLanes] += static_cast<double>(dg[i]) * static_cast<double>(grid.value(u) - inside);
     }
     sums[g] = ((lanes[0] + lanes[4]) + (lanes[1] + lanes[5])) + ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7]));
   }
@@ -117,6 +117,10 @@ SW_INLINE void gradient(const Grid& grid, const RowScales& s, const RowRange& ra
   }                                                                                                                                       \
   SW_CLONES void gradient_##name([[maybe_unused]] const Rounder& r, const RowScales& s, const RowRange& range, const float* x,           \
                                  const double* d, double* sums) {                                                                         \
+    gradient(Grid grid, s, range, x, d, sums);                                                                                            \
+  }                                                                                                                                       \
+  SW_CLONES void gradient32_##name([[maybe_unused]] const Rounder& r, const RowScales& s, const RowRange& range, const float* x,         \
+                                   const float* d, double* sums) {                                                                        \
     gradient(Grid grid, s, range, x, d, sums);                                                                                            \
   }
 SW_GRID_LOOPS(e2m1_even, E2M1Even, {})
@@ -148,6 +152,11 @@ void code_row(const Rounder& rounder, const RowScales& scales, const float* x, s
 void scale_gradient_row(const Rounder& rounder, const RowScales& scales, const RowRange& range, const float* x, const double* d,
                         double* sums) {
   SW_DISPATCH(gradient, rounder, scales, range, x, d, sums)
+}
+
+void scale_gradient_row(const Rounder& rounder, const RowScales& scales, const RowRange& range, const float* x, const float* d,
+                        double* sums) {
+  SW_DISPATCH(gradient32, rounder, scales, range, x, d, sums)
 }
 
 /// The bits of magnitudes are ordered as the magnitudes are, with NaN above all: an integer maximum, which vectorizes.

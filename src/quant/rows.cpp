@@ -40,26 +40,28 @@ void read(const at::Tensor& t, int64_t begin, int64_t n, To* to) {
 
 RowReader::RowReader(const at::Tensor& t, int64_t columns, const char* what) : t_(t), rows_(columns ? t.numel() / columns : 0), columns_(columns) {
   check(t, what);
+  floats_ = t.scalar_type() == at::kFloat ? t.const_data_ptr<float>() : nullptr;
 }
 
 const float* RowReader::row(int64_t row, float* buffer) const {
-  if (t_.scalar_type() == at::kFloat) return t_.const_data_ptr<float>() + row * columns_;
+  if (floats_) return floats_ + row * columns_;
   read(t_, row * columns_, columns_, buffer);
   return buffer;
 }
 
 void RowReader::row(int64_t row, double* buffer) const { read(t_, row * columns_, columns_, buffer); }
 
-RowWriter::RowWriter(at::Tensor t, int64_t columns, const char* what) : t_(std::move(t)), columns_(columns) { check(t_, what); }
-
-float* RowWriter::target(int64_t row, float* buffer) const {
-  return t_.scalar_type() == at::kFloat ? t_.mutable_data_ptr<float>() + row * columns_ : buffer;
+RowWriter::RowWriter(at::Tensor t, int64_t columns, const char* what) : t_(std::move(t)), columns_(columns) {
+  check(t_, what);
+  floats_ = t_.scalar_type() == at::kFloat ? t_.mutable_data_ptr<float>() : nullptr;
 }
+
+float* RowWriter::target(int64_t row, float* buffer) const { return floats_ ? floats_ + row * columns_ : buffer; }
 
 void RowWriter::write(int64_t row, const float* values) const {
   switch (t_.scalar_type()) {
     case at::kFloat:
-      if (values != t_.const_data_ptr<float>() + row * columns_) convert(values, columns_, t_.mutable_data_ptr<float>() + row * columns_);
+      if (values != floats_ + row * columns_) convert(values, columns_, floats_ + row * columns_);
       return;
     case at::kDouble: return convert(values, columns_, t_.mutable_data_ptr<double>() + row * columns_);
     case at::kBFloat16: return convert(values, columns_, t_.mutable_data_ptr<at::BFloat16>() + row * columns_);

@@ -20,6 +20,7 @@ class RowReader {
  private:
   at::Tensor t_;
   int64_t rows_, columns_;
+  const float* floats_;   // of a float32 tensor
 };
 
 /// The same for writing.
@@ -33,6 +34,7 @@ class RowWriter {
  private:
   at::Tensor t_;
   int64_t columns_;
+  float* floats_;   // of a float32 tensor
 };
 
 /// body(begin, end) over ranges of rows, on all threads, in chunks of a sensible number of elements.

@@ -13,6 +13,8 @@ class ScaleTable {
       : scheme_(scheme), ref_(scales.ref), alpha_(alpha.detach().to(at::kCPU, at::kFloat).contiguous()), rows_(w_ENK.size(1)) {
     SW_CHECK(w_ENK.dim() == 3 && w_ENK.size(0) == ref_.size(0) && w_ENK.size(1) == ref_.size(1), "a weight of another shape than its scales");
     SW_CHECK(alpha_.sizes() == ref_.sizes(), "alpha has another shape than the reference scales");
+    ref_data_ = ref_.const_data_ptr<float>();
+    alpha_data_ = alpha_.const_data_ptr<float>();
     columns = w_ENK.size(2);
     group = scheme.group(columns);
     groups = ref_.size(2);
@@ -25,7 +27,7 @@ class ScaleTable {
   /// Fills `row` for row `index` of [E*N].
   void effective(int64_t index, EffectiveRow& row) const {
     const int64_t expert = index / rows_;
-    effective_scales(scheme_, ref_.const_data_ptr<float>() + index * groups, alpha_.const_data_ptr<float>() + index * groups,
+    effective_scales(scheme_, ref_data_ + index * groups, alpha_data_ + index * groups,
                      global_.empty() ? 0.0f : global_[expert], divisor_.empty() ? 0.0f : divisor_[expert], row);
   }
 
@@ -34,6 +36,7 @@ class ScaleTable {
  private:
   WeightScheme scheme_;
   at::Tensor ref_, alpha_;
+  const float *ref_data_, *alpha_data_;
   int64_t rows_;
   std::vector<float> global_, divisor_;
 };
@@ -52,10 +55,11 @@ at::Tensor stored_scales(const WeightScheme& scheme, const at::Tensor& values) {
 }  // namespace
 
 at::Tensor fake_quantize_weight(const WeightScheme& scheme, const ReferenceScales& scales, const at::Tensor& alpha, const at::Tensor& w_ENK,
-                                at::ScalarType out_dtype) {
+                                at::ScalarType out_dtype, const at::Tensor& into) {
   const ScaleTable table(scheme, scales, alpha, w_ENK);
   const at::Tensor w = w_ENK.detach().contiguous();
-  const at::Tensor out = at::empty(w.sizes(), w.options().dtype(out_dtype));
+  const bool reused = into.defined() && into.sizes() == w.sizes() && into.scalar_type() == out_dtype && into.is_contiguous();
+  const at::Tensor out = reused ? into : at::empty(w.sizes(), w.options().dtype(out_dtype));
   if (table.columns == 0) return out;
   const RowReader reader(w, table.columns, "weight");
   const RowWriter writer(out, table.columns, "fake-quantized weight");
@@ -84,16 +88,22 @@ void add_weight_alpha_gradient(const WeightScheme& scheme, const ReferenceScales
   const at::Tensor w = w_ENK.detach()[expert].contiguous(), gradient = dw.detach().contiguous();
   const RowReader weights(w, table.columns, "weight"), gradients(gradient, table.columns, "dW");
   const Rounder rounder = scheme.rounder();
+  const bool in_double = gradient.scalar_type() == at::kDouble;
   const double factor = 1.0 / std::sqrt(static_cast<double>(scheme.elements(table.columns)) * scheme.format.qmax);
   parallel_rows(gradients.rows(), table.columns, [&](int64_t begin, int64_t end) {
     EffectiveRow scale(table.groups);
-    std::vector<float> in(table.columns);
-    std::vector<double> d(table.columns), sums(table.groups);
+    std::vector<float> in(table.columns), d32(in_double ? 0 : table.columns);
+    std::vector<double> d(in_double ? table.columns : 0), sums(table.groups);
     for (int64_t row = begin; row < end; ++row) {
       const int64_t index = expert * w_ENK.size(1) + row_begin + row;
       table.effective(index, scale);
-      gradients.row(row, d.data());
-      scale_gradient_row(rounder, scale.scales(table.group), scale.range(), weights.row(row_begin + row, in.data()), d.data(), sums.data());
+      const float* values = weights.row(row_begin + row, in.data());
+      if (in_double) {
+        gradients.row(row, d.data());
+        scale_gradient_row(rounder, scale.scales(table.group), scale.range(), values, d.data(), sums.data());
+      } else {
+        scale_gradient_row(rounder, scale.scales(table.group), scale.range(), values, gradients.row(row, d32.data()), sums.data());
+      }
       if (d_alpha.scalar_type() == at::kDouble)
         add_row(d_alpha.mutable_data_ptr<double>() + index * table.groups, sums.data(), scale.slope, factor);
       else

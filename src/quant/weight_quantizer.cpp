@@ -24,8 +24,8 @@ WeightQuantizer::WeightQuantizer(const std::string& name, const TensorFormat& fo
 
 WeightScheme WeightQuantizer::scheme() const { return {format_, rules_of(numerics_), scale_dtype_, vllm_w4afp8_, whole_columns_}; }
 
-at::Tensor WeightQuantizer::fake_quantize(const at::Tensor& w_ENK, at::ScalarType out_dtype) const {
-  return fake_quantize_weight(scheme(), {ref_, global_, divisor_}, alpha_, w_ENK, out_dtype);
+at::Tensor WeightQuantizer::fake_quantize(const at::Tensor& w_ENK, at::ScalarType out_dtype, const at::Tensor& into) const {
+  return fake_quantize_weight(scheme(), {ref_, global_, divisor_}, alpha_, w_ENK, out_dtype, into);
 }
 
 void WeightQuantizer::add_alpha_gradient(const at::Tensor& w_ENK, int64_t expert, int64_t row_begin, const at::Tensor& dw,

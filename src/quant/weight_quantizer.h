@@ -43,8 +43,9 @@ class WeightQuantizer {
   /// The re-rounded scales are then also what is stored, so that other loaders multiply by nearly the same. Off by default.
   void set_vllm_w4afp8_rounding(bool on) { vllm_w4afp8_ = on; }
 
-  /// The fake-quantized weight [E,N,K] in `out_dtype` (computed in float32; deploy: exactly code * loader's scale).
-  at::Tensor fake_quantize(const at::Tensor& w_ENK, at::ScalarType out_dtype) const;
+  /// The fake-quantized weight [E,N,K] in `out_dtype` (computed in float32; deploy: exactly code * loader's scale); in the memory of
+  /// `into` when that has the shape and dtype.
+  at::Tensor fake_quantize(const at::Tensor& w_ENK, at::ScalarType out_dtype, const at::Tensor& into = {}) const;
 
   /// Adds to d_alpha [E,N,K/g] (float64 or float32) the contribution of dW of rows row_begin.. of expert e: `dw` [rows,K] is the
   /// gradient with respect to the fake-quantized weight. d_alpha = sum(dw * dval) * ref / sqrt(n*qmax), n elements a scale.
