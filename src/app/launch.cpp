@@ -77,7 +77,9 @@ ExitCode LaunchCommand::run(Context& context) {
     running.emplace(child, rank);
   }
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, remember);
+  bool told = false;   // a signal of ours; a rank that another one ended is named even when its end is noticed after theirs
   const auto tell_all = [&](int signal) {
+    told = true;
     for (const auto& [child, rank] : running) ::kill(child, signal);
   };
   int result = 0;
@@ -100,7 +102,7 @@ ExitCode LaunchCommand::run(Context& context) {
     const int64_t rank = running.at(child);
     running.erase(child);
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : static_cast<int>(ExitCode::kCommunication);
-    if (WIFSIGNALED(status) && !ending) context.log.error("rank {} (pid {}) was ended by signal {} ({})", rank, child, WTERMSIG(status), strsignal(WTERMSIG(status)));
+    if (WIFSIGNALED(status) && !told) context.log.error("rank {} (pid {}) was ended by signal {} ({})", rank, child, WTERMSIG(status), strsignal(WTERMSIG(status)));
     if (code == 0 || code == static_cast<int>(ExitCode::kStopped)) {
       if (result == 0) result = code;
       continue;

@@ -75,7 +75,9 @@ class RankEstimator {
       const double routed = own_ * static_cast<double>(model_.top_k), inner = static_cast<double>(model_.expert_intermediate);
       result_.parameters += model_.experts * (model_.hidden + (model_.sigmoid_router ? 1 : 0));
       result_.bytes.weights += static_cast<double>(model_.experts * model_.hidden) * accurate_;
-      kept += routed * (hidden * (1 + copies(layer, Place::kExpertGateUp)) + inner * (2 + copies(layer, Place::kExpertDown)));
+      const double inputs = copies(layer, Place::kExpertGateUp);
+      const bool early = plan_.numerics == Numerics::kDeploy;   // quantized before it is copied to the experts
+      kept += routed * (hidden * (1 + (early ? std::min(inputs, 1.0) : inputs)) + inner * (2 + copies(layer, Place::kExpertDown))) + (early && inputs > 1 ? own_ * hidden : 0);
       if (mesh_.ep().size() > 1) {
         sent += 2 * routed * hidden * (mesh_.ep().size() - 1) / mesh_.ep().size();
       }

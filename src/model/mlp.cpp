@@ -23,7 +23,8 @@ MoeMlp::MoeMlp(Router router, const Mesh& mesh, std::unique_ptr<Projection> gate
 at::Tensor MoeMlp::forward(const at::Tensor& x_tH, Mode mode, const LayoutPtr& layout) {
   const Routing routing = router_.route(x_tH);
   const ExpertOrder order = sort_by_expert(routing.expert, gate_up_->spec().experts);
-  const at::Tensor sorted = gather_tokens(x_tH, order);
+  const bool early = gate_up_->quantizes_before_routing();
+  const at::Tensor sorted = gather_tokens(early ? gate_up_->quantize_input(x_tH, {}, mode) : x_tH, order);
   const int64_t choices = routing.expert.size(1);
   RoutedRows rows{order.offsets, {}, choices};
   if (at::GradMode::is_enabled() && gate_up_->canonical()) {
@@ -35,9 +36,10 @@ at::Tensor MoeMlp::forward(const at::Tensor& x_tH, Mode mode, const LayoutPtr& l
   return shared_ ? y + shared_->forward(x_tH, mode, layout) : y;
 }
 
-/// Tokens of this rank's experts, sorted by expert.
+/// Tokens of this rank's experts (quantized already where that is possible), sorted by expert.
 at::Tensor MoeMlp::experts(const at::Tensor& sorted, const RoutedRows& rows, Mode mode, const LayoutPtr& layout) {
-  return down_->forward(swiglu(gate_up_->forward(sorted, rows, mode, layout)), rows, mode, layout);
+  const at::Tensor x = gate_up_->quantizes_before_routing() ? sorted : gate_up_->quantize_input(sorted, rows, mode);
+  return down_->forward(swiglu(gate_up_->product(x, rows, mode, layout)), rows, mode, layout);
 }
 
 /// The same for tokens of all experts: rows go to the ranks of their experts, where they are sorted again (by expert, then by the rank

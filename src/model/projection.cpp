@@ -125,20 +125,30 @@ void Projection::take_gradients() {
   if (input && input->has_global() && input->alpha().requires_grad()) input->alpha().mutable_grad() = input->take_gradient();
 }
 
-at::Tensor Projection::forward(const at::Tensor& x_TK, const RoutedRows& routed, Mode mode, const LayoutPtr& layout) {
+bool Projection::quantizes_before_routing() const { return spec_.routed() && (!quantized() || weight_quantizer()->numerics() == Numerics::kDeploy); }
+
+at::Tensor Projection::quantize_input(const at::Tensor& x_TK, const RoutedRows& routed, Mode mode) {
+  const at::Tensor x = place_.part.cut == ProjectionPart::Cut::kColumns && !compute_.deterministic ? own_columns(x_TK) : x_TK;
+  ActivationQuantizer* input = input_quantizer();
+  if (!input) return x;
+  if (mode == Mode::kCalibrate) input->observe(x);
+  return mode == Mode::kStudent ? input->forward(x, routed.offsets) : x;
+}
+
+at::Tensor Projection::product(const at::Tensor& x_TK, const RoutedRows& routed, Mode mode, const LayoutPtr& layout) {
   using Cut = ProjectionPart::Cut;
   const Cut cut = place_.part.cut;
   const bool student = quantized() && (mode == Mode::kStudent || mode == Mode::kWeightsOnly);
-  ActivationQuantizer* input = input_quantizer();
-  at::Tensor x = cut == Cut::kColumns ? own_columns(x_TK) : x_TK;
-  if (mode == Mode::kCalibrate && input) input->observe(x);
-  if (student && input && mode == Mode::kStudent) x = input->forward(x, routed.offsets);
-  if (compute_.deterministic) return canonical_product(x, routed, student, layout);
-  if (cut == Cut::kRows) x = gather_rows(x, *place_.part.holders, layout->tp_rows);
-  at::Tensor y = multiply(x, routed.offsets, student);
+  if (compute_.deterministic) return canonical_product(x_TK, routed, student, layout);
+  const at::Tensor x = cut == Cut::kRows ? gather_rows(x_TK, *place_.part.holders, layout->tp_rows) : x_TK;
+  const at::Tensor y = multiply(x, routed.offsets, student);
   if (cut != Cut::kColumns) return y;
-  y = sum_scatter_rows(y, *place_.part.holders, layout->tp_rows);
-  return bias_.defined() ? y + bias_[0] : y;
+  const at::Tensor sum = sum_scatter_rows(y, *place_.part.holders, layout->tp_rows);
+  return bias_.defined() ? sum + bias_[0] : sum;
+}
+
+at::Tensor Projection::forward(const at::Tensor& x_TK, const RoutedRows& routed, Mode mode, const LayoutPtr& layout) {
+  return product(quantize_input(x_TK, routed, mode), routed, mode, layout);
 }
 
 std::vector<Trainable> Projection::trainables() {

@@ -18,27 +18,26 @@ class ScaleTable {
     columns = w_ENK.size(2);
     group = scheme.group(columns);
     groups = ref_.size(2);
-    for (int64_t e = 0; e < ref_.size(0) && scales.global.defined(); ++e) {
-      global_.push_back(scales.global[e].item<float>());
-      divisor_.push_back(scales.divisor.defined() ? scales.divisor[e].item<float>() : 0.0f);
-    }
+    if (scales.global.defined()) global_ = scales.global.contiguous();
+    if (scales.divisor.defined()) divisor_ = scales.divisor.contiguous();
+    global_data_ = global_.defined() ? global_.const_data_ptr<float>() : nullptr;
+    divisor_data_ = divisor_.defined() ? divisor_.const_data_ptr<float>() : nullptr;
   }
 
   /// Fills `row` for row `index` of [E*N].
   void effective(int64_t index, EffectiveRow& row) const {
     const int64_t expert = index / rows_;
     effective_scales(scheme_, ref_data_ + index * groups, alpha_data_ + index * groups,
-                     global_.empty() ? 0.0f : global_[expert], divisor_.empty() ? 0.0f : divisor_[expert], row);
+                     global_data_ ? global_data_[expert] : 0.0f, divisor_data_ ? divisor_data_[expert] : 0.0f, row);
   }
 
   int64_t columns, group, groups;
 
  private:
   WeightScheme scheme_;
-  at::Tensor ref_, alpha_;
-  const float *ref_data_, *alpha_data_;
+  at::Tensor ref_, alpha_, global_, divisor_;
+  const float *ref_data_, *alpha_data_, *global_data_, *divisor_data_;   // the last two nullptr where the format has none
   int64_t rows_;
-  std::vector<float> global_, divisor_;
 };
 
 template <class T>
