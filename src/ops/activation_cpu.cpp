@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "ops/element.h"
-#include "ops/vector_math.h"
+#include "ops/row_math.h"
 
 namespace scalewright {
 namespace {
@@ -13,22 +13,12 @@ using torch::autograd::variable_list;
 
 template <typename T>
 SW_VECTOR_CLONES void activate(const T* gate, const T* up, T* out, int64_t width) {
-  using A = Accurate<T>;
-  for (int64_t i = 0; i < width; ++i) {
-    const A g = load(gate[i]);
-    out[i] = store<T>(g / (A{1} + fast_exp(-g)) * load(up[i]));
-  }
+  for (int64_t i = 0; i < width; ++i) out[i] = swiglu_value(gate[i], up[i]);
 }
 
-/// With s = sigmoid(gate): dgate = dy up s (1 + gate (1 - s)), dup = dy gate s.
 template <typename T>
 SW_VECTOR_CLONES void activate_gradient(const T* dy, const T* gate, const T* up, T* dgate, T* dup, int64_t width) {
-  using A = Accurate<T>;
-  for (int64_t i = 0; i < width; ++i) {
-    const A g = load(gate[i]), d = load(dy[i]), s = A{1} / (A{1} + fast_exp(-g));
-    dgate[i] = store<T>(d * load(up[i]) * (s * (A{1} + g * (A{1} - s))));
-    dup[i] = store<T>(d * (g * s));
-  }
+  for (int64_t i = 0; i < width; ++i) swiglu_gradient(dy[i], gate[i], up[i], dgate[i], dup[i]);
 }
 
 struct SwiGlu : torch::autograd::Function<SwiGlu> {

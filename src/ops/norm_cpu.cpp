@@ -1,6 +1,6 @@
 #include "ops/element.h"
 #include "ops/norm_kernels.h"
-#include "ops/vector_math.h"
+#include "ops/row_math.h"
 
 namespace scalewright {
 namespace {
@@ -11,22 +11,22 @@ template <typename T>
 SW_VECTOR_CLONES void normalize(const T* x, const T* w, T* y, int64_t width, Accurate<T> eps, Accurate<T>* rstd) {
   using A = Accurate<T>;
   const A squares = lane_sum<A>(width, [&](int64_t i) { return load(x[i]) * load(x[i]); });
-  const A r = A{1} / std::sqrt(squares / static_cast<A>(width) + eps);
+  const A r = reciprocal_rms(squares, static_cast<A>(width), eps);
   *rstd = r;
-  for (int64_t i = 0; i < width; ++i) y[i] = store<T>(load(w[i]) * load(store<T>(load(x[i]) * r)));
+  for (int64_t i = 0; i < width; ++i) y[i] = store<T>(load(w[i]) * normalized(x[i], r));
 }
 
 template <typename T>
 SW_VECTOR_CLONES void input_gradient(const T* dy, const T* x, const T* w, Accurate<T> rstd, T* dx, int64_t width) {
   using A = Accurate<T>;
   const A dot = lane_sum<A>(width, [&](int64_t i) { return load(dy[i]) * load(w[i]) * load(x[i]); });
-  const A along = dot * rstd * rstd / static_cast<A>(width);
-  for (int64_t i = 0; i < width; ++i) dx[i] = store<T>(rstd * (load(dy[i]) * load(w[i]) - load(x[i]) * along));
+  const A along = gradient_along(dot, rstd, static_cast<A>(width));
+  for (int64_t i = 0; i < width; ++i) dx[i] = norm_gradient(dy[i], x[i], w[i], rstd, along);
 }
 
 template <typename T>
 SW_VECTOR_CLONES void add_weight_gradient(const T* dy, const T* x, Accurate<T> rstd, Accurate<T>* sum, int64_t width) {
-  for (int64_t i = 0; i < width; ++i) sum[i] += load(dy[i]) * load(store<T>(load(x[i]) * rstd));
+  for (int64_t i = 0; i < width; ++i) sum[i] += load(dy[i]) * normalized(x[i], rstd);
 }
 
 at::ScalarType accurate_type(const at::Tensor& x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }

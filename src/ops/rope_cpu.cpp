@@ -1,5 +1,6 @@
 #include "ops/element.h"
 #include "ops/rope_kernels.h"
+#include "ops/row_math.h"
 
 namespace scalewright {
 namespace {
@@ -7,11 +8,7 @@ namespace {
 template <typename T>
 SW_VECTOR_CLONES void rotate(const T* x, const Accurate<T>* cos, const Accurate<T>* sin, Accurate<T> sign, T* y,
                              int64_t half) {
-  for (int64_t i = 0; i < half; ++i) {
-    const Accurate<T> a = load(x[i]), b = load(x[i + half]), s = sign * sin[i];
-    y[i] = store<T>(a * cos[i] - b * s);
-    y[i + half] = store<T>(b * cos[i] + a * s);
-  }
+  for (int64_t i = 0; i < half; ++i) rotate_pair(x[i], x[i + half], cos[i], sign * sin[i], y[i], y[i + half]);
 }
 
 }  // namespace

@@ -12,8 +12,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
-constexpr float kTwoLevelSpan = 2688.0f;   // 6 * 448
-constexpr float kPeerFloor = 1e-10f;
+using scale_rules::kPeerFloor;
+using scale_rules::kTwoLevelSpan;
 
 std::vector<float> to_floats(const at::Tensor& t) {
   const at::Tensor f = t.detach().to(at::kCPU, at::kFloat).contiguous();
