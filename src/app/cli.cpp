@@ -11,6 +11,7 @@
 #include "app/command_line.h"
 #include "app/runtime.h"
 #include "base/near.h"
+#include "ops/tensor_memory.h"
 
 namespace scalewright {
 namespace {
@@ -201,6 +202,7 @@ void print_text(const std::string& text) {
 int run_program(int argc, char** argv) {
   // A closed pipe is an error of a write, not the end of the program in the middle of a checkpoint.
   std::signal(SIGPIPE, SIG_IGN);
+  count_tensor_memory();
   bool json = std::any_of(argv + 1, argv + argc, [](const char* word) { return std::string_view(word) == "--json"; });
   try {
     auto commands = all_commands();

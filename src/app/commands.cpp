@@ -8,6 +8,7 @@ std::unique_ptr<Command> make_recover_command();
 std::unique_ptr<Command> make_ptq_command();
 std::unique_ptr<Command> make_train_command();
 std::unique_ptr<Command> make_export_command();
+std::unique_ptr<Command> make_convert_command();
 std::unique_ptr<Command> make_verify_command();
 std::unique_ptr<Command> make_parity_command();
 std::unique_ptr<Command> make_eval_command();
@@ -30,6 +31,7 @@ std::vector<std::unique_ptr<Command>> all_commands() {
   commands.push_back(make_compare_command());
   commands.push_back(make_generate_command());
   commands.push_back(make_prepare_command());
+  commands.push_back(make_convert_command());
   commands.push_back(make_export_command());
   commands.push_back(make_verify_command());
   commands.push_back(make_parity_command());

@@ -4,7 +4,7 @@
 #include "comm/tensor_map.h"
 #include "model/pipeline.h"
 #include "store/safetensors.h"
-#include "train/loss.h"
+#include "train/batch_loss.h"
 
 namespace scalewright {
 namespace {
@@ -87,7 +87,6 @@ Computed ParityCommand::compute(Context& context, Decoder& decoder, const at::Te
   const double scale = valid > 0 ? 1.0 / static_cast<double>(valid) : 0.0;
   const Mesh& mesh = decoder.mesh();
   const auto local = std::make_shared<const LocalBatch>(localize(batch, mesh));
-  const LossSplit split{&mesh.tp(), local->layout.tp_rows};
   // The last stage knows the logits; the first one, where the answers are compared and written, gets them from there.
   const auto shape_logits = [&](const at::Tensor& hidden) {
     at::Tensor logits = at::empty({batch.tokens(), decoder.config().vocabulary}, context.compute.accurate_options());
@@ -97,10 +96,8 @@ Computed ParityCommand::compute(Context& context, Decoder& decoder, const at::Te
   };
   const auto losses = [&](const LossSection& options, const at::Tensor& student, const at::Tensor& teacher) {
     LossResult result;
-    if (decoder.last_stage())
-      result = distillation_loss(context.compute, options, student, teacher, decoder.head(), teacher.defined() ? decoder.head() : at::Tensor(), local->labels, scale, split);
-    result.sums.add_up(mesh.world());
-    return result;
+    if (decoder.last_stage()) result = batch_loss(decoder, options, student, teacher, teacher.defined() ? decoder.head() : at::Tensor(), *local, scale);
+    return std::pair(result.loss, result.sums.total(mesh.world()));
   };
   const auto scalar = [&](double sum) { return at::scalar_tensor(sum * scale, at::kDouble); };
 
@@ -113,7 +110,7 @@ Computed ParityCommand::compute(Context& context, Decoder& decoder, const at::Te
     at::NoGradGuard no_grad;
     teacher = forward_stage(decoder, local, {.mode = Mode::kTeacher}).output;
     result.tensors["logits"] = shape_logits(teacher);
-    result.tensors["lm_loss"] = scalar(losses(lm_only, teacher, {}).sums.lm);
+    result.tensors["lm_loss"] = scalar(losses(lm_only, teacher, {}).second.lm);
   }
   if (format_.empty()) return result;
 
@@ -125,13 +122,13 @@ Computed ParityCommand::compute(Context& context, Decoder& decoder, const at::Te
   }
   at::AutoGradMode with_grad(grad_);
   const StagePass student = forward_stage(decoder, local, {.mode = Mode::kStudent});
-  const LossResult loss = losses(LossSection{}, student.output, teacher);
-  if (grad_) backward_stage(decoder, student, loss.loss);
+  const auto [loss, sums] = losses(LossSection{}, student.output, teacher);
+  if (grad_) backward_stage(decoder, student, loss);
   at::NoGradGuard no_grad;
   if (grad_) decoder.sum_gradients();
   result.tensors[prefix() + "logits"] = shape_logits(student.output.detach());
   for (const auto& [name, sum] : std::vector<std::pair<std::string, double>>{
-           {"fkl", loss.sums.fkl}, {"rkl", loss.sums.rkl}, {"cakld", loss.sums.cakld}, {"lm", loss.sums.lm}}) {
+           {"fkl", sums.fkl}, {"rkl", sums.rkl}, {"cakld", sums.cakld}, {"lm", sums.lm}}) {
     result.tensors[prefix() + name] = scalar(sum);
     result.losses.push_back(name);
   }

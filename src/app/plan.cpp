@@ -89,6 +89,9 @@ std::vector<PlannedLayout> candidates(const Planned& planned, const CommonOption
         for (int ep = 1; ep <= (planned.model.experts > 0 ? world / pp : 1); ++ep) {
           if (world / pp % ep != 0 || !allowed(given.ep, ep)) continue;
           PlannedLayout candidate{{tp, ep, cp, pp, world / tp / cp / pp, false}};
+          candidate.degrees.shard_dense = planned.config.parallel.shard_dense;
+          if (pp > 1) candidate.degrees.first_stage_layers = static_cast<int>(planned.config.parallel.first_stage_layers);
+          if (pp > 1) candidate.degrees.last_stage_layers = static_cast<int>(planned.config.parallel.last_stage_layers);
           if (!allowed(given.dp, candidate.degrees.dp)) continue;
           try {
             for (int rank : telling_ranks(candidate.degrees, world)) {
@@ -97,7 +100,7 @@ std::vector<PlannedLayout> candidates(const Planned& planned, const CommonOption
               candidate.bytes = std::max(candidate.bytes, estimate.bytes.total());
             }
           } catch (const UserError&) {
-            continue;   // heads, experts or layers do not divide
+            continue;   // heads, experts, layers or stage sizes do not fit
           }
           all.push_back(candidate);
         }

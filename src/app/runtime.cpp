@@ -33,6 +33,9 @@ Degrees degrees_of(const ParallelSection& parallel, int64_t ranks) {
   const int64_t others = parallel.tp * parallel.cp * parallel.pp;
   degrees.dp = degree(parallel.dp > 0 ? parallel.dp : std::max<int64_t>(1, ranks / others), "dp");
   degrees.sp = parallel.sp;
+  degrees.first_stage_layers = static_cast<int>(parallel.first_stage_layers);
+  degrees.last_stage_layers = static_cast<int>(parallel.last_stage_layers);
+  degrees.shard_dense = parallel.shard_dense && parallel.deterministic != "layout";   // canonical products spread them over tp only
   return degrees;
 }
 
@@ -77,8 +80,6 @@ Runtime start_runtime(const CommonOptions& common, Log& log, const World& world)
   compute.device = find_device(common.device);
   compute.dtype = resolve_dtype(config.model.dtype, compute.device);
   compute.deterministic = config.parallel.deterministic == "layout";
-  if (world.launched() && compute.deterministic)
-    throw UserError("parallel.deterministic: layout on several ranks is not built yet\nhint: leave it at 'run' (reruns of a layout are bitwise equal)");
   return {Mesh::connect(degrees_of(config.parallel, world.size), world), compute};
 }
 

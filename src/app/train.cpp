@@ -3,6 +3,7 @@
 #include "app/session.h"
 #include "app/stop_handler.h"
 #include "base/error.h"
+#include "export/conversion.h"
 #include "store/checkpoint.h"
 #include "store/files.h"
 #include "store/manifest.h"
@@ -86,7 +87,12 @@ ExitCode TrainCommand::run(Context& context) {
   Config config = command_config(context.common);
   config.train.global_batch = rows_of_step(config.train, context.mesh.dp().size());   // another number of ranks must not change it silently
   check_batches(config.train, context.mesh.dp().size());
-  const Session session = open_session(config);
+  const bool converts = !config.model.checkpoint.empty() && !context.common.dry_run;
+  if (converts) ensure_checkpoint(config.model.checkpoint, resolve_model_folder(config.model.path), context.mesh.world(), context.log);
+  Config opened = config;
+  if (converts) opened.model.path = config.model.checkpoint;
+  Session session = open_session(opened);
+  session.config.model.path = config.model.path;   // a run's other commands read the model itself
   const std::optional<int64_t> resumed = resume_step(session.config.train.resume, session.run);
   if (context.common.dry_run) {
     check_inputs(session);

@@ -29,13 +29,13 @@ Trap parse_trap(std::string_view text) {
   Trap trap;
   trap.name = text.substr(0, equals);
   if (equals != std::string_view::npos) trap.action = text.substr(equals + 1, at == std::string_view::npos ? at : at - equals - 1);
-  bool good = trap.action == "kill" || trap.action == "stop" || trap.action == "error";
+  bool good = trap.action == "kill" || trap.action == "freeze" || trap.action == "stop" || trap.action == "error";
   if (at != std::string_view::npos) {
     const auto [end, code] = std::from_chars(text.data() + at + 1, text.data() + text.size(), trap.at);
     good = good && code == std::errc() && end == text.data() + text.size() && trap.at >= 1;
   }
   if (!good) {
-    throw UserError(fmt::format("{}: \"{}\" is not NAME=kill, NAME=stop or NAME=error with an optional @N", kVariable, text));
+    throw UserError(fmt::format("{}: \"{}\" is not NAME=kill, NAME=freeze, NAME=stop or NAME=error with an optional @N", kVariable, text));
   }
   return trap;
 }
@@ -81,6 +81,7 @@ void failpoint(std::string_view name) {
   if (action.empty()) return;
   std::fprintf(stderr, "failpoint %.*s: %s\n", static_cast<int>(name.size()), name.data(), action.c_str());
   if (action == "kill") std::raise(SIGKILL);
+  if (action == "freeze") std::raise(SIGSTOP);
   if (action == "stop") std::raise(SIGTERM);
   if (action == "error") throw DiskError(fmt::format("failpoint {}", name));
 }

@@ -1,6 +1,11 @@
 #include "comm/gloo.h"
 
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <deque>
+#include <map>
 #include <numeric>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -100,9 +105,15 @@ class GlooGroup final : public Group {
 
   void send(const at::Tensor& x, int to) const override {
     std::vector<at::Tensor> bytes{as_bytes(x.detach().contiguous().clone())};
-    while (!pending_.empty() && pending_.front().work->isCompleted()) pending_.pop_front();
+    // Whether a message has left is known only by waiting for it. The oldest of so many has: no stage of a pipeline runs further ahead than
+    // its own number of micro-batches, with a teacher's and a student's message each.
+    std::deque<Sent>& pending = pending_[to];
+    while (pending.size() >= 2 * static_cast<std::size_t>(size())) {
+      wait("send", [&] { return pending.front().work; });
+      pending.pop_front();
+    }
     try {
-      pending_.push_back({bytes[0], gloo_->send(bytes, to, 0)});
+      pending.push_back({bytes[0], gloo_->send(bytes, to, 0)});
     } catch (const std::exception& error) {
       fail("send", error);
     }
@@ -178,13 +189,34 @@ class GlooGroup final : public Group {
   std::vector<int> ranks_;
   c10::intrusive_ptr<Gloo> gloo_;
   std::shared_ptr<Watchdog> watchdog_;
-  mutable std::deque<Sent> pending_;
+  mutable std::map<int, std::deque<Sent>> pending_;   // by receiver, oldest first
 };
+
+/// This host's own address on the way to rank 0; empty when there is none. (Gloo's default, the address of the host's name, is 127.0.1.1 on
+/// many machines, which no other host can reach.) Connecting a datagram socket sends nothing.
+std::string own_address(const World& world) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_DGRAM;
+  if (::getaddrinfo(world.address.c_str(), std::to_string(world.port).c_str(), &hints, &found) != 0) return {};
+  std::string result;
+  for (const addrinfo* a = found; a && result.empty(); a = a->ai_next) {
+    const int descriptor = ::socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    sockaddr_storage own{};
+    socklen_t size = sizeof(own);
+    char text[NI_MAXHOST];
+    if (descriptor >= 0 && ::connect(descriptor, a->ai_addr, a->ai_addrlen) == 0 && ::getsockname(descriptor, reinterpret_cast<sockaddr*>(&own), &size) == 0 &&
+        ::getnameinfo(reinterpret_cast<sockaddr*>(&own), size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0)
+      result = text;
+    if (descriptor >= 0) ::close(descriptor);
+  }
+  ::freeaddrinfo(found);
+  return result;
+}
 
 std::shared_ptr<gloo::transport::Device> network_device(const World& world) {
   if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME")) return Gloo::createDeviceForInterface(interface, false);
-  if (world.address == "127.0.0.1" || world.address == "localhost") return Gloo::createDeviceForHostname("127.0.0.1", false);
-  return Gloo::createDefaultDevice(false);
+  const std::string own = own_address(world);
+  return own.empty() ? Gloo::createDefaultDevice(false) : Gloo::createDeviceForHostname(own, false);
 }
 
 /// Rank 0 tells the others through the store where its watchdog listens.
@@ -217,7 +249,7 @@ Rendezvous::Rendezvous(const World& world, std::chrono::seconds timeout, std::ch
   options.port = static_cast<std::uint16_t>(world.port);
   options.isServer = world.rank == 0 && !world.store_is_served;
   options.waitWorkers = false;
-  options.timeout = timeout;
+  options.timeout = std::chrono::seconds(world.meeting_seconds);
   try {
     state_->store = c10::make_intrusive<c10d::PrefixStore>(world.prefix, c10::make_intrusive<c10d::TCPStore>(world.address, options));
     state_->options = Gloo::Options::create(timeout);

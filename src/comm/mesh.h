@@ -12,6 +12,8 @@ namespace scalewright {
 struct Degrees {
   int tp = 1, ep = 1, cp = 1, pp = 1, dp = 1;
   bool sp = false;   // with tp > 1 the tokens between the linears are always split over tp
+  int first_stage_layers = 0, last_stage_layers = 0;   // of the pipeline; 0: even
+  bool shard_dense = false;   // dense weights are spread over the data group, and gathered for each product
 };
 
 /// The groups of this rank. Ranks count tp fastest, then cp, dp, pp; the ranks of a pipeline stage are cut into runs of `ep`.

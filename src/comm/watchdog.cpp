@@ -9,7 +9,10 @@
 
 #include <atomic>
 #include <cstring>
+#include <set>
 #include <thread>
+
+#include <fmt/ranges.h>
 
 #include "base/error.h"
 
@@ -23,6 +26,7 @@ constexpr int kPollMilliseconds = 100;
 // A rank that failed said why itself. The others may be about to fail for the same reason, and then should say so, too.
 constexpr std::chrono::milliseconds kOwnMessageFirst{1500};
 constexpr std::size_t kLongestLine = 4096;
+constexpr std::chrono::seconds kReminder{10};
 
 std::string host_name() {
   char name[256] = {};
@@ -90,6 +94,8 @@ struct Watchdog::State {
   std::vector<Peer> peers;   // on rank 0 all others, elsewhere rank 0
   std::atomic<const char*> operation{"starting"}, group{""};
   std::atomic<bool> ending{false}, failed{false};
+  Clock::time_point started = Clock::now(), reminded = started;   // of the meeting, on rank 0
+  bool met = false;
   std::thread thread;
 
   std::string own_operation() const { return fmt::format("{} {}", operation.load(), group.load()); }
@@ -158,6 +164,28 @@ struct Watchdog::State {
 
   void greet(const Peer& peer) const { peer.send(fmt::format("hello {} {} {}", world.rank, ::getpid(), host_name())); }
 
+  /// Rank 0, until all others have said hello.
+  void await_all() {
+    if (met || world.rank > 0) return;
+    std::set<int> missing;
+    for (int r = 1; r < world.size; ++r) missing.insert(r);
+    for (const Peer& peer : peers) missing.erase(peer.rank);
+    met = missing.empty();
+    const auto now = Clock::now();
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - started).count();
+    if (met || ending) return;
+    const std::string who = fmt::format("{} of {} ranks: {}", missing.size(), world.size, fmt::join(missing, ", "));
+    if (seconds >= world.meeting_seconds) {
+      const std::string cause = fmt::format("{} did not come within {} s (SCALEWRIGHT_MEETING_SECONDS)", who, world.meeting_seconds);
+      for (const Peer& peer : peers) peer.send("cause " + cause);
+      end_because_of(cause);
+    }
+    if (now - reminded < kReminder) return;
+    reminded = now;
+    const std::string text = fmt::format("[rank 0] waiting for {} ({} s)\n", who, seconds);
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+  }
+
   void run() {
     Clock::time_point beaten{};
     while (true) {
@@ -171,6 +199,7 @@ struct Watchdog::State {
       if (now - beaten > 4 * kBeat && beaten != Clock::time_point{})   // this process itself was stopped: what it heard meanwhile is unread
         for (Peer& peer : peers) peer.heard = now;
       for (Peer& peer : peers) watch(peer);
+      await_all();
       if (ending) {
         for (const Peer& peer : peers)
           if (!peer.finished) peer.send(failed ? "failed " + own_operation() : "bye");

@@ -10,7 +10,7 @@ namespace scalewright {
 
 /// A thread on every rank. All ranks talk to rank 0 over one TCP connection each: signs of life with the operation they are in, twice a
 /// second, both ways. Rank 0 sees a closed connection at once and silence after `silence`, and tells everybody; rank 0 itself is watched
-/// by all. A rank that must end because of another prints what is known and leaves with exit code 4.
+/// by all. Rank 0 also says who has not come yet, and ends all after world.meeting_seconds. A rank that must end because of another prints what is known and leaves with exit code 4.
 class Watchdog {
  public:
   /// `port` of rank 0's listener: open_listener() there, told to the others by the rendezvous.

@@ -55,9 +55,11 @@ World from_slurm() {
 }  // namespace
 
 World world_from_environment() {
-  if (variable("WORLD_SIZE")) return from_torchrun();
-  if (variable("SLURM_PROCID") && variable("SLURM_STEP_ID") && variable("SLURM_NTASKS")) return from_slurm();
-  return {};
+  World world;
+  if (variable("WORLD_SIZE")) world = from_torchrun();
+  else if (variable("SLURM_PROCID") && variable("SLURM_STEP_ID") && variable("SLURM_NTASKS")) world = from_slurm();
+  if (variable("SCALEWRIGHT_MEETING_SECONDS")) world.meeting_seconds = number("SCALEWRIGHT_MEETING_SECONDS", 1, 86400);
+  return world;
 }
 
 }  // namespace scalewright

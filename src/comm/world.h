@@ -10,6 +10,7 @@ struct World {
   int port = 0;
   bool store_is_served = false;        // the launcher (torchrun's agent) serves the store already
   std::string prefix;                  // separates a restarted job from the one before
+  int meeting_seconds = 300;           // how long the others may take to come; SCALEWRIGHT_MEETING_SECONDS
   bool launched() const { return size > 1; }
 };
 

@@ -10,6 +10,7 @@ namespace scalewright {
 
 struct ModelSection {
   std::string path;           // Hugging Face folder (or cache folder with snapshots/)
+  std::string checkpoint;     // a converted copy of it, made when missing; empty: none
   std::string dtype = "auto"; // compute dtype: float64, float32, bfloat16, auto (bfloat16 where the CPU has it, else float32)
 };
 
@@ -66,6 +67,7 @@ struct TrainSection {
   double clip = 1.0;                      // global gradient norm; 0: no clipping
   int64_t max_skipped = 10;               // consecutive non-finite steps before giving up (exit 5)
   bool recompute = false;                 // activations of a layer are computed again in backward
+  int64_t recompute_layers = 0;           // of the first so many layers of each stage; 0: all
   int64_t save_every = 0;                 // steps; 0: only at the end
   int64_t keep_last = 2;
   int64_t keep_every = 0;
@@ -78,8 +80,9 @@ struct TrainSection {
 struct ParallelSection {
   int64_t tp = 1, ep = 1, cp = 1, pp = 1;
   int64_t dp = 0;                         // 0: what is left of the world
-  bool sp = false;
+  bool sp = false, shard_dense = false;
   std::string deterministic = "run";      // run (reruns are bitwise equal), layout (layouts are too)
+  int64_t first_stage_layers = 0, last_stage_layers = 0;   // of the pipeline; 0: even
 };
 
 struct EvaluateSection {

@@ -185,7 +185,7 @@ class Translation {
     note("losses and gradients are divided by the global number of counted tokens; MCoreQAD averages each rank's mean");
     if (!unused_.empty()) note(fmt::format("without effect here: {}", fmt::join(unused_, ", ")));
     if (given_.count(kBackend + "checkpoint_path"))
-      note("no Megatron checkpoint is made or read: weights come straight from model.model_path");
+      note("the checkpoint is our own (scalewright convert), made from model.model_path when it is missing; without checkpoint_path weights come straight from there");
     note(reading_.config.data.loss_on == "all"
              ? "the loss counts all tokens but padding, as MCoreQAD does; -o data.loss_on=assistant is usually better"
              : "the loss counts assistant spans with their stop token, as MCoreQAD does for hy_v3");
@@ -233,8 +233,8 @@ std::vector<McoreQadKey> make_keys() {
       {"model.use_cache", "", ""},
       {"model.cache_dir", "", ""},
       {"compression.name", "", "must be MCoreQAD"},
-      {p + "checkpoint_path", "", "weights come straight from model.model_path"},
-      {p + "checkpoint_conversion_cpu", "", "there is no conversion"},
+      {p + "checkpoint_path", "model.checkpoint", "our own kind, made when missing; a Megatron checkpoint is refused"},
+      {p + "checkpoint_conversion_cpu", "", "conversion always streams through host memory"},
       {p + "format", "quantize.format", ""},
       {p + "init_scales_path", "quantize.init_scales", "a pickle (.pt, .pth, .pkl, .pickle, .bin) is refused"},
       {p + "lm_weight", "train.loss.lm_weight", "default 1"},

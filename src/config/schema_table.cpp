@@ -36,6 +36,8 @@ std::vector<Key> model_keys() {
   return {
       {"model.path", at(&C::model, &S::path), Anything{},
        "Hugging Face folder of the BF16 model, or a cache folder with `snapshots/`."},
+      {"model.checkpoint", at(&C::model, &S::checkpoint), Anything{},
+       "A copy of the model made by `convert` that train reads instead; converted when missing or empty. Empty: none."},
       {"model.dtype", at(&C::model, &S::dtype), one_of({"auto", "float64", "float32", "bfloat16"}),
        "Type of activations and matrix products; auto is bfloat16 where the CPU has its instructions (or on a GPU), "
        "else float32."},
@@ -134,6 +136,7 @@ std::vector<Key> train_keys() {
        "Consecutive non-finite steps before giving up (exit 5)."},
       {"train.recompute", at(&C::train, &S::recompute), Anything{},
        "Compute a layer's activations again in backward: less memory, about a third more work."},
+      {"train.recompute_layers", at(&C::train, &S::recompute_layers), between(0, 1 << 20), "With recompute: only the first so many layers of a pipeline stage; 0: all."},
       {"train.save_every", at(&C::train, &S::save_every), at_least(0),
        "Steps between checkpoints; 0: only at the end."},
       {"train.keep_last", at(&C::train, &S::keep_last), at_least(1), "Newest checkpoints that are kept."},
@@ -157,9 +160,13 @@ std::vector<Key> parallel_keys() {
       {"parallel.pp", at(&C::parallel, &S::pp), between(1, 1 << 20), "Pipeline-parallel ranks."},
       {"parallel.dp", at(&C::parallel, &S::dp), between(0, 1 << 20),
        "Data-parallel ranks; 0: what is left of the world."},
+      {"parallel.first_stage_layers", at(&C::parallel, &S::first_stage_layers), between(0, 1 << 20), "Layers of the first pipeline stage; 0: even."},
+      {"parallel.last_stage_layers", at(&C::parallel, &S::last_stage_layers), between(0, 1 << 20), "Layers of the last pipeline stage; 0: even."},
       {"parallel.sp", at(&C::parallel, &S::sp), Anything{}, "Sequence parallelism between tensor-parallel ranks."},
+      {"parallel.shard_dense", at(&C::parallel, &S::shard_dense), Anything{},
+       "Spread dense weights, their scales and their optimizer state over the data-parallel ranks too; they are gathered for each product."},
       {"parallel.deterministic", at(&C::parallel, &S::deterministic), one_of({"run", "layout"}),
-       "run: reruns are bitwise equal; layout: other layouts are too (slower)."},
+       "run: reruns are bitwise equal; layout: other layouts are too (slower; docs/layouts.md)."},
   };
 }
 

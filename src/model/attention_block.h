@@ -21,9 +21,9 @@ class AttentionBlock {
   AttentionBlock(const ModelConfig& config, const Mesh& mesh, std::unique_ptr<Projection> qkv, std::unique_ptr<Projection> o, at::Tensor q_norm, at::Tensor k_norm,
                  const Compute& compute);
 
-  /// This rank's tokens x [t,H] -> [t,H]; `rope` is for all tokens of its tp ranks [T]. With `fill` (one rank), document b's keys and
-  /// values become row b of the cache.
-  at::Tensor forward(const at::Tensor& x_tH, const TokenLayout& layout, const RopeTable& rope, Mode mode, LayerCache* fill);
+  /// This rank's tokens x [t,H] -> [t,H]; `rope` is for the tokens that projections give: all of its tp ranks [T], or with
+  /// compute.deterministic its own [t]. With `fill` (one rank), document b's keys and values become row b of the cache.
+  at::Tensor forward(const at::Tensor& x_tH, const LayoutPtr& layout, const RopeTable& rope, Mode mode, LayerCache* fill);
   /// One token a sequence: x [B,H]; `lengths[b]` positions are cached already; the new one is written behind them.
   at::Tensor step(const at::Tensor& x_BH, const std::vector<int64_t>& lengths, const RopeTable& rope, Mode mode, LayerCache cache);
   void collect(std::vector<Projection*>& projections);
@@ -32,8 +32,9 @@ class AttentionBlock {
   struct Heads {
     at::Tensor q, k, v;  // [T, heads, D]
   };
-  Heads project(const at::Tensor& x_tH, const RopeTable& rope, Mode mode, const std::vector<int64_t>& tp_rows);
+  Heads project(const at::Tensor& x_tH, const RopeTable& rope, Mode mode, const LayoutPtr& layout);
   at::Tensor all_keys(const at::Tensor& x, const TokenLayout& layout) const;
+  at::Tensor whole_heads(const Heads& own, const TokenLayout& layout) const;
 
   const Mesh& mesh_;
   int64_t heads_, kv_heads_, head_dim_;

@@ -2,6 +2,8 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <numeric>
+
 namespace scalewright {
 namespace {
 
@@ -48,6 +50,45 @@ struct ExchangeRows : Function<ExchangeRows> {
   }
 };
 
+Rows times(const Rows& rows, int64_t factor) {
+  Rows result;
+  for (const int64_t n : rows) result.push_back(n * factor);
+  return result;
+}
+
+at::Tensor columns_out(const Group& group, const at::Tensor& x, const Rows& rows, const Rows& columns) {
+  const int64_t own = rows[static_cast<std::size_t>(group.rank())], width = columns[static_cast<std::size_t>(group.rank())];
+  std::vector<at::Tensor> parts;
+  for (const at::Tensor& part : x.split_with_sizes(columns, 1)) parts.push_back(part.flatten());
+  return group.all_to_all(at::cat(parts), times(columns, own), times(rows, width)).view({std::accumulate(rows.begin(), rows.end(), int64_t{0}), width});
+}
+
+at::Tensor columns_back(const Group& group, const at::Tensor& x, const Rows& rows, const Rows& columns) {
+  const int64_t own = rows[static_cast<std::size_t>(group.rank())], width = columns[static_cast<std::size_t>(group.rank())];
+  const at::Tensor flat = group.all_to_all(x.contiguous().flatten(), times(rows, width), times(columns, own));
+  std::vector<at::Tensor> parts;
+  int64_t at = 0;
+  for (const int64_t n : columns) {
+    parts.push_back(flat.narrow(0, at, n * own).view({own, n}));
+    at += n * own;
+  }
+  return at::cat(parts, 1);
+}
+
+template <bool kOut>
+struct ExchangeColumns : Function<ExchangeColumns<kOut>> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const Group* group, const Rows& rows, const Rows& columns) {
+    save(context, group, "rows", rows);
+    save(context, group, "columns", columns);
+    return (kOut ? columns_out : columns_back)(*group, x, rows, columns);
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    return {(kOut ? columns_back : columns_out)(saved_group(context), gradients[0].contiguous(), context->saved_data["rows"].toIntVector(),
+                                                context->saved_data["columns"].toIntVector()),
+            {}, {}, {}};
+  }
+};
+
 }  // namespace
 
 at::Tensor gather_rows(const at::Tensor& x, const Group& group, const Rows& rows) { return group.alone() ? x : GatherRows::apply(x, &group, rows); }
@@ -56,6 +97,14 @@ at::Tensor sum_scatter_rows(const at::Tensor& x, const Group& group, const Rows&
 
 at::Tensor exchange_rows(const at::Tensor& x, const Group& group, const Rows& send_rows, const Rows& receive_rows) {
   return group.alone() ? x : ExchangeRows::apply(x, &group, send_rows, receive_rows);
+}
+
+at::Tensor exchange_columns(const at::Tensor& x, const Group& group, const Rows& rows, const Rows& columns) {
+  return group.alone() ? x : ExchangeColumns<true>::apply(x, &group, rows, columns);
+}
+
+at::Tensor return_columns(const at::Tensor& x, const Group& group, const Rows& rows, const Rows& columns) {
+  return group.alone() ? x : ExchangeColumns<false>::apply(x, &group, rows, columns);
 }
 
 }  // namespace scalewright

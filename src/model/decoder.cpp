@@ -3,6 +3,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/failpoint.h"
 #include "model/layer.h"
 #include "ops/gemm.h"
 #include "ops/norm.h"
@@ -25,8 +26,11 @@ Decoder::Decoder(const ModelConfig& config, const ModelWeights& weights, const C
   const std::vector<ProjectionSpec> specs = scalewright::projections(config);
   const IndexRange own = stage_layers(config, mesh_);
   first_layer_ = own.begin;
-  for (int64_t i = own.begin; i < own.end; ++i) layers_.push_back(std::make_unique<Layer>(config, weights, i, specs, compute, mesh_, unit));
-  vocabulary_ = split_range(config.vocabulary, 1, mesh_.tp().size(), mesh_.tp().rank());
+  for (int64_t i = own.begin; i < own.end; ++i) {
+    failpoint("model.load");
+    layers_.push_back(std::make_unique<Layer>(config, weights, i, specs, compute, mesh_, unit));
+  }
+  vocabulary_ = compute.deterministic ? IndexRange{0, config.vocabulary} : split_range(config.vocabulary, 1, mesh_.tp().size(), mesh_.tp().rank());
   const auto vocabulary_rows = [&](const char* name) { return weights.tensor(name).narrow(0, vocabulary_.begin, vocabulary_.size()); };
   if (first_stage()) embedding_ = vocabulary_rows("model.embed_tokens.weight").to(compute.device);
   if (last_stage()) {
@@ -68,8 +72,8 @@ int64_t Decoder::local_parameters() const {
 
 /// Rows of the embedding for this rank's tokens: each tp rank looks up what lies in its part of the vocabulary.
 at::Tensor Decoder::embed(const LocalBatch& batch) const {
-  const at::Tensor ids = batch.ids.to(compute_.device);
-  if (mesh_.tp().alone()) return embedding_.index_select(0, ids).to(compute_.dtype);
+  const at::Tensor ids = (compute_.deterministic ? batch.own(batch.ids) : batch.ids).to(compute_.device);
+  if (compute_.deterministic || mesh_.tp().alone()) return embedding_.index_select(0, ids).to(compute_.dtype);
   const at::Tensor here = (ids >= vocabulary_.begin).logical_and(ids < vocabulary_.end);
   const at::Tensor rows = embedding_.index_select(0, at::where(here, ids - vocabulary_.begin, 0)).to(compute_.dtype);
   return mesh_.tp().reduce_scatter(rows.masked_fill(here.logical_not().unsqueeze(1), 0), batch.layout.tp_rows);
@@ -81,10 +85,10 @@ at::Tensor Decoder::forward(const Batch& batch, const ForwardOptions& options) {
 }
 
 at::Tensor Decoder::forward(const std::shared_ptr<const LocalBatch>& batch, const ForwardOptions& options) {
-  const RopeTable rope = make_rope_table(compute_, batch->positions.to(compute_.device), rope_.inverse, rope_.attention_scaling);
-  const std::shared_ptr<const TokenLayout> layout(batch, &batch->layout);
+  const RopeTable rope = make_rope_table(compute_, (compute_.deterministic ? batch->own(batch->positions) : batch->positions).to(compute_.device), rope_.inverse, rope_.attention_scaling);
+  const LayoutPtr layout(batch, &batch->layout);
   at::Tensor x = first_stage() ? embed(*batch) : options.input;
-  SW_CHECK(x.defined() && x.size(0) == layout->tp_rows.at(static_cast<std::size_t>(mesh_.tp().rank())), "{} tokens reach this stage", x.defined() ? x.size(0) : -1);
+  SW_CHECK(x.defined() && x.size(0) == layout->own_tokens(), "{} tokens reach this stage", x.defined() ? x.size(0) : -1);
   KvCache* cache = options.fill_cache;
   if (cache) {
     SW_CHECK(mesh_.size() == 1, "a cache is filled by {} ranks", mesh_.size());
@@ -97,11 +101,11 @@ at::Tensor Decoder::forward(const std::shared_ptr<const LocalBatch>& batch, cons
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     if (cache) {
       LayerCache fill{cache->k[i], cache->v[i]};
-      x = layers_[i]->forward(x, *layout, rope, options.mode, &fill);
-    } else if (options.recompute && at::GradMode::is_enabled()) {
+      x = layers_[i]->forward(x, layout, rope, options.mode, &fill);
+    } else if (options.recompute && at::GradMode::is_enabled() && (options.recompute_layers == 0 || static_cast<int64_t>(i) < options.recompute_layers)) {
       x = layers_[i]->forward_recomputed(x, layout, rope, options.mode);
     } else {
-      x = layers_[i]->forward(x, *layout, rope, options.mode, nullptr);
+      x = layers_[i]->forward(x, layout, rope, options.mode, nullptr);
     }
     if (options.taps) (*options.taps)[fmt::format("layers.{}", first_layer_ + static_cast<int64_t>(i))] = x;
   }
@@ -128,8 +132,10 @@ at::Tensor Decoder::logits(const at::Tensor& hidden_TH) const { return matmul_nt
 at::Tensor Decoder::gather_logits(const at::Tensor& hidden_tH, const LocalBatch& batch, int64_t total) const {
   at::NoGradGuard no_grad;
   const Group& tp = mesh_.tp();
-  at::Tensor result = logits(tp.all_gather(hidden_tH.contiguous(), batch.layout.tp_rows));
-  if (!tp.alone()) {
+  at::Tensor result = logits(compute_.deterministic ? hidden_tH : tp.all_gather(hidden_tH.contiguous(), batch.layout.tp_rows));
+  if (compute_.deterministic) {
+    result = tp.all_gather(result, batch.layout.tp_rows);
+  } else if (!tp.alone()) {
     std::vector<int64_t> columns;
     for (int r = 0; r < tp.size(); ++r) columns.push_back(split_range(config_.vocabulary, 1, tp.size(), r).size());
     result = tp.all_gather(result.t().contiguous(), columns).t();
@@ -141,6 +147,10 @@ at::Tensor Decoder::gather_logits(const at::Tensor& hidden_tH, const LocalBatch&
 }
 
 void Decoder::sum_gradients() {
+  if (compute_.deterministic) {
+    for (Projection* projection : projections()) projection->take_gradients();
+    return;
+  }
   if (mesh_.stage().alone()) return;
   for (Trainable& trainable : trainables()) {
     at::Tensor gradient = trainable.tensor.grad().defined() ? trainable.tensor.grad() : at::zeros_like(trainable.tensor);

@@ -28,6 +28,7 @@ struct KvCache {
 struct ForwardOptions {
   Mode mode = Mode::kTeacher;
   bool recompute = false;              // keep only layer inputs, compute layers again in backward
+  int64_t recompute_layers = 0;        // the first so many of the layers that are here; 0: all
   std::map<std::string, at::Tensor>* taps = nullptr;  // filled with hidden states by name: "layers.N" (output of layer N), "norm"
   KvCache* fill_cache = nullptr;       // prefill: one document a sequence; keys and values are stored (one rank)
   at::Tensor input = {};               // [t,H] from the pipeline stage before; undefined on the first stage
@@ -59,7 +60,7 @@ class Decoder {
   at::Tensor forward(const std::shared_ptr<const LocalBatch>& batch, const ForwardOptions& options);
   /// One more token a sequence (no gradient): ids [B] -> hidden [B,H]; the cache advances by one.
   at::Tensor step(const at::Tensor& ids_B, KvCache& cache, Mode mode);
-  /// This tp rank's rows of the head [v,H] in the compute dtype (undefined but on the last stage).
+  /// This tp rank's rows of the head [v,H] (all of them with compute.deterministic) in the compute dtype (undefined but on the last stage).
   const at::Tensor& head() const { return head_; }
   /// hidden [T,H] -> logits [T,V] in compute.accurate() (one process).
   at::Tensor logits(const at::Tensor& hidden_TH) const;

@@ -14,14 +14,9 @@ using torch::autograd::variable_list;
 // A dW tile of this many elements stays in the second-level cache while it is reduced.
 constexpr int64_t kTileElements = 1 << 16;
 
-// What backward needs beyond tensors; the pointer is plain because projections outlive every graph.
-struct Call {
-  Compute compute;
-  std::vector<int64_t> offsets;
-  const WeightQuantizer* quantizer;
-};
+}  // namespace
 
-at::Tensor multiply(const Compute& compute, const at::Tensor& x, const std::vector<int64_t>& offsets, const at::Tensor& w, const at::Tensor& bias) {
+at::Tensor grouped_product(const Compute& compute, const at::Tensor& x, const std::vector<int64_t>& offsets, const at::Tensor& w, const at::Tensor& bias) {
   const int64_t experts = w.size(0);
   if (experts == 1) {
     at::Tensor y = matmul_nt(compute, x, w[0]);
@@ -38,7 +33,7 @@ at::Tensor multiply(const Compute& compute, const at::Tensor& x, const std::vect
   return y;
 }
 
-at::Tensor input_gradient(const Compute& compute, const at::Tensor& dy, const std::vector<int64_t>& offsets, const at::Tensor& w) {
+at::Tensor grouped_input_gradient(const Compute& compute, const at::Tensor& dy, const std::vector<int64_t>& offsets, const at::Tensor& w) {
   if (w.size(0) == 1) return matmul_nn(compute, dy, w[0]);
   at::Tensor dx = at::empty({dy.size(0), w.size(2)}, dy.options());
   for (int64_t e = 0; e < w.size(0); ++e) {
@@ -48,23 +43,24 @@ at::Tensor input_gradient(const Compute& compute, const at::Tensor& dy, const st
   return dx;
 }
 
-at::Tensor alpha_gradient(const Call& call, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& source, const at::Tensor& alpha) {
-  at::Tensor d_alpha = at::zeros_like(alpha);
+void add_alpha_gradients(const Compute& compute, const WeightQuantizer& quantizer, const at::Tensor& dy, const at::Tensor& x,
+                         const std::vector<int64_t>& offsets, const at::Tensor& source, at::Tensor& d_alpha) {
   const int64_t experts = source.size(0), rows = source.size(1), columns = source.size(2);
-  if (columns == 0) return d_alpha;   // another tensor-parallel rank has all groups
+  if (columns == 0) return;   // another tensor-parallel rank has all groups
   const int64_t tile = std::clamp<int64_t>(kTileElements / columns, 16, rows);
   for (int64_t e = 0; e < experts; ++e) {
-    const int64_t begin = call.offsets[e], count = call.offsets[e + 1] - begin;
+    const int64_t begin = offsets[e], count = offsets[e + 1] - begin;
     if (count == 0) continue;
     const at::Tensor dy_e = dy.narrow(0, begin, count), x_e = x.narrow(0, begin, count);
     for (int64_t row = 0; row < rows; row += tile) {
       const int64_t n = std::min(tile, rows - row);
-      const at::Tensor dw = matmul_tn(call.compute, dy_e.narrow(1, row, n), x_e);
-      call.quantizer->add_alpha_gradient(source, e, row, dw, d_alpha);
+      const at::Tensor dw = matmul_tn(compute, dy_e.narrow(1, row, n), x_e);
+      quantizer.add_alpha_gradient(source, e, row, dw, d_alpha);
     }
   }
-  return d_alpha;
 }
+
+namespace {
 
 struct GroupedLinear : Function<GroupedLinear> {
   using Optional = std::optional<at::Tensor>;
@@ -78,18 +74,20 @@ struct GroupedLinear : Function<GroupedLinear> {
     context->saved_data["deterministic"] = compute.deterministic;
     context->saved_data["offsets"] = offsets;
     context->saved_data["quantizer"] = reinterpret_cast<int64_t>(quantizer);
-    return multiply(compute, x, offsets, w, bias.value_or(at::Tensor()));
+    return grouped_product(compute, x, offsets, w, bias.value_or(at::Tensor()));
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto saved = context->get_saved_variables();
     const at::Tensor &x = saved[0], &w = saved[1], &source = saved[2], &alpha = saved[3];
     const at::Tensor dy = gradients[0].contiguous();
-    Call call{Compute{static_cast<at::ScalarType>(context->saved_data["dtype"].toInt()), dy.device(), context->saved_data["deterministic"].toBool()},
-              context->saved_data["offsets"].toIntVector(), reinterpret_cast<const WeightQuantizer*>(context->saved_data["quantizer"].toInt())};
+    // The quantizer's pointer is plain because projections outlive every graph.
+    const auto* quantizer = reinterpret_cast<const WeightQuantizer*>(context->saved_data["quantizer"].toInt());
+    const Compute compute{static_cast<at::ScalarType>(context->saved_data["dtype"].toInt()), dy.device(), context->saved_data["deterministic"].toBool()};
+    const std::vector<int64_t> offsets = context->saved_data["offsets"].toIntVector();
     at::Tensor dx, d_alpha;
-    if (context->saved_data["x_needs_gradient"].toBool()) dx = input_gradient(call.compute, dy, call.offsets, w);
-    if (alpha.defined()) d_alpha = alpha_gradient(call, dy, x, source, alpha);
+    if (context->saved_data["x_needs_gradient"].toBool()) dx = grouped_input_gradient(compute, dy, offsets, w);
+    if (alpha.defined()) add_alpha_gradients(compute, *quantizer, dy, x, offsets, source, d_alpha = at::zeros_like(alpha));
     return {dx, d_alpha, {}, {}, {}, {}, {}, {}};
   }
 };

@@ -14,4 +14,11 @@ namespace scalewright {
 at::Tensor grouped_linear(const Compute& compute, const at::Tensor& x_TK, const std::vector<int64_t>& offsets, const at::Tensor& w_ENK,
                           const at::Tensor& bias_EN, const WeightQuantizer* quantizer, const at::Tensor& source_ENK, const at::Tensor& alpha);
 
+/// Its parts, without a graph: W x + b, W^T dy, and the gradient that `quantizer` takes from dW = dy^T x, added to d_alpha.
+at::Tensor grouped_product(const Compute& compute, const at::Tensor& x_TK, const std::vector<int64_t>& offsets, const at::Tensor& w_ENK,
+                           const at::Tensor& bias_EN);
+at::Tensor grouped_input_gradient(const Compute& compute, const at::Tensor& dy_TN, const std::vector<int64_t>& offsets, const at::Tensor& w_ENK);
+void add_alpha_gradients(const Compute& compute, const WeightQuantizer& quantizer, const at::Tensor& dy_TN, const at::Tensor& x_TK,
+                         const std::vector<int64_t>& offsets, const at::Tensor& source_ENK, at::Tensor& d_alpha);
+
 }  // namespace scalewright

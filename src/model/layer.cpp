@@ -15,8 +15,8 @@ using torch::autograd::variable_list;
 
 // Holds a layout as long as a graph needs it.
 struct KeptLayout : torch::CustomClassHolder {
-  explicit KeptLayout(std::shared_ptr<const TokenLayout> l) : layout(std::move(l)) {}
-  std::shared_ptr<const TokenLayout> layout;
+  explicit KeptLayout(LayoutPtr l) : layout(std::move(l)) {}
+  LayoutPtr layout;
 };
 
 // Activation recompute: forward without a graph; backward runs the layer again with one. One of the layer's scales is passed as an
@@ -25,7 +25,7 @@ struct KeptLayout : torch::CustomClassHolder {
 struct Recompute : Function<Recompute> {
   struct Arguments {
     Layer* layer;
-    std::shared_ptr<const TokenLayout> layout;
+    LayoutPtr layout;
     RopeTable rope;
     Mode mode;
   };
@@ -35,7 +35,7 @@ struct Recompute : Function<Recompute> {
     context->saved_data["layer"] = reinterpret_cast<int64_t>(arguments.layer);
     context->saved_data["layout"] = c10::IValue::make_capsule(c10::make_intrusive<KeptLayout>(arguments.layout));
     context->saved_data["mode"] = static_cast<int64_t>(arguments.mode);
-    return arguments.layer->forward(x, *arguments.layout, arguments.rope, arguments.mode, nullptr);
+    return arguments.layer->forward(x, arguments.layout, arguments.rope, arguments.mode, nullptr);
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
@@ -44,7 +44,7 @@ struct Recompute : Function<Recompute> {
     at::AutoGradMode with_grad(true);
     at::Tensor x = saved[0].detach().requires_grad_(true);
     const auto kept = c10::static_intrusive_pointer_cast<KeptLayout>(context->saved_data["layout"].toCapsule());
-    const at::Tensor y = layer->forward(x, *kept->layout, {saved[1], saved[2]},
+    const at::Tensor y = layer->forward(x, kept->layout, {saved[1], saved[2]},
                                         static_cast<Mode>(context->saved_data["mode"].toInt()), nullptr);
     torch::autograd::backward({y}, {gradients[0]});
     return {x.grad(), at::Tensor(), at::Tensor()};
@@ -65,7 +65,7 @@ Layer::Layer(const ModelConfig& config, const ModelWeights& weights, int64_t ind
   auto projection = [&](Place place) {
     const auto spec = std::find_if(specs.begin(), specs.end(), [&](const ProjectionSpec& s) { return s.layer == index && s.place == place; });
     SW_CHECK(spec != specs.end(), "layer {} has no projection of place {}", index, static_cast<int>(place));
-    const ProjectionPart part = projection_part(config, *spec, mesh, unit);
+    const ProjectionPart part = projection_part(config, *spec, mesh, unit, compute.deterministic);
     return std::make_unique<Projection>(*spec, ProjectionPlace{part, &mesh}, counted(weights.stacked(*spec, part)),
                                         counted(weights.stacked_bias(*spec, part)), weights.dtype(), compute);
   };
@@ -88,20 +88,20 @@ Layer::Layer(const ModelConfig& config, const ModelWeights& weights, int64_t ind
   mlp_ = std::make_unique<MoeMlp>(std::move(router), mesh, projection(Place::kExpertGateUp), projection(Place::kExpertDown), std::move(shared));
 }
 
-at::Tensor Layer::feed_forward(const at::Tensor& x_tH, Mode mode, const std::vector<int64_t>& tp_rows) {
+at::Tensor Layer::feed_forward(const at::Tensor& x_tH, Mode mode, const LayoutPtr& layout) {
   const at::Tensor h = rms_norm(x_tH, post_attention_norm_, eps_);
-  return x_tH + std::visit([&](auto& mlp) { return mlp->forward(h, mode, tp_rows); }, mlp_);
+  return x_tH + std::visit([&](auto& mlp) { return mlp->forward(h, mode, layout); }, mlp_);
 }
 
-at::Tensor Layer::forward(const at::Tensor& x_tH, const TokenLayout& layout, const RopeTable& rope, Mode mode, LayerCache* fill) {
-  return feed_forward(x_tH + attention_->forward(rms_norm(x_tH, input_norm_, eps_), layout, rope, mode, fill), mode, layout.tp_rows);
+at::Tensor Layer::forward(const at::Tensor& x_tH, const LayoutPtr& layout, const RopeTable& rope, Mode mode, LayerCache* fill) {
+  return feed_forward(x_tH + attention_->forward(rms_norm(x_tH, input_norm_, eps_), layout, rope, mode, fill), mode, layout);
 }
 
 at::Tensor Layer::step(const at::Tensor& x_BH, const std::vector<int64_t>& lengths, const RopeTable& rope, Mode mode, LayerCache cache) {
-  return feed_forward(x_BH + attention_->step(rms_norm(x_BH, input_norm_, eps_), lengths, rope, mode, cache), mode, {x_BH.size(0)});
+  return feed_forward(x_BH + attention_->step(rms_norm(x_BH, input_norm_, eps_), lengths, rope, mode, cache), mode, TokenLayout::of_step(x_BH.size(0)));
 }
 
-at::Tensor Layer::forward_recomputed(const at::Tensor& x_tH, const std::shared_ptr<const TokenLayout>& layout, const RopeTable& rope, Mode mode) {
+at::Tensor Layer::forward_recomputed(const at::Tensor& x_tH, const LayoutPtr& layout, const RopeTable& rope, Mode mode) {
   std::vector<Projection*> all;
   collect(all);
   std::optional<at::Tensor> scale;

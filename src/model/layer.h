@@ -17,15 +17,15 @@ class Layer {
         const Mesh& mesh, int64_t unit);
 
   /// This rank's tokens [t,H] -> [t,H].
-  at::Tensor forward(const at::Tensor& x_tH, const TokenLayout& layout, const RopeTable& rope, Mode mode, LayerCache* fill);
+  at::Tensor forward(const at::Tensor& x_tH, const LayoutPtr& layout, const RopeTable& rope, Mode mode, LayerCache* fill);
   /// The same, keeping only x: the layer is computed again in backward.
-  at::Tensor forward_recomputed(const at::Tensor& x_tH, const std::shared_ptr<const TokenLayout>& layout, const RopeTable& rope, Mode mode);
+  at::Tensor forward_recomputed(const at::Tensor& x_tH, const LayoutPtr& layout, const RopeTable& rope, Mode mode);
   at::Tensor step(const at::Tensor& x_BH, const std::vector<int64_t>& lengths, const RopeTable& rope, Mode mode, LayerCache cache);
   void collect(std::vector<Projection*>& projections);
   int64_t parameters() const { return parameters_; }   // that this rank holds
 
  private:
-  at::Tensor feed_forward(const at::Tensor& x_tH, Mode mode, const std::vector<int64_t>& tp_rows);
+  at::Tensor feed_forward(const at::Tensor& x_tH, Mode mode, const LayoutPtr& layout);
 
   double eps_;
   int64_t parameters_ = 0;

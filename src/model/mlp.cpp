@@ -8,8 +8,8 @@ namespace scalewright {
 
 DenseMlp::DenseMlp(std::unique_ptr<Projection> gate_up, std::unique_ptr<Projection> down) : gate_up_(std::move(gate_up)), down_(std::move(down)) {}
 
-at::Tensor DenseMlp::forward(const at::Tensor& x_tH, Mode mode, const std::vector<int64_t>& tp_rows) {
-  return down_->forward(swiglu(gate_up_->forward(x_tH, {}, mode, tp_rows)), {}, mode, tp_rows);
+at::Tensor DenseMlp::forward(const at::Tensor& x_tH, Mode mode, const LayoutPtr& layout) {
+  return down_->forward(swiglu(gate_up_->forward(x_tH, {}, mode, layout)), {}, mode, layout);
 }
 
 void DenseMlp::collect(std::vector<Projection*>& projections) {
@@ -20,27 +20,33 @@ void DenseMlp::collect(std::vector<Projection*>& projections) {
 MoeMlp::MoeMlp(Router router, const Mesh& mesh, std::unique_ptr<Projection> gate_up, std::unique_ptr<Projection> down, std::unique_ptr<DenseMlp> shared)
     : router_(std::move(router)), mesh_(mesh), gate_up_(std::move(gate_up)), down_(std::move(down)), shared_(std::move(shared)) {}
 
-at::Tensor MoeMlp::forward(const at::Tensor& x_tH, Mode mode, const std::vector<int64_t>& tp_rows) {
+at::Tensor MoeMlp::forward(const at::Tensor& x_tH, Mode mode, const LayoutPtr& layout) {
   const Routing routing = router_.route(x_tH);
   const ExpertOrder order = sort_by_expert(routing.expert, gate_up_->spec().experts);
   const at::Tensor sorted = gather_tokens(x_tH, order);
-  const at::Tensor out = mesh_.ep().alone() ? experts(sorted, order.offsets, mode) : remote_experts(sorted, order.offsets, mode);
+  const int64_t choices = routing.expert.size(1);
+  RoutedRows rows{order.offsets, {}, choices};
+  if (at::GradMode::is_enabled() && gate_up_->canonical()) {
+    const at::Tensor slot = order.slot.cpu();
+    rows.keys = layout->own_index.index_select(0, at::floor_divide(slot, choices)) * choices + slot.remainder(choices);
+  }
+  const at::Tensor out = mesh_.ep().alone() ? experts(sorted, rows, mode, layout) : remote_experts(sorted, rows, mode, layout);
   const at::Tensor y = combine_tokens(out, routing.weight, order);
-  return shared_ ? y + shared_->forward(x_tH, mode, tp_rows) : y;
+  return shared_ ? y + shared_->forward(x_tH, mode, layout) : y;
 }
 
 /// Tokens of this rank's experts, sorted by expert.
-at::Tensor MoeMlp::experts(const at::Tensor& sorted, const std::vector<int64_t>& offsets, Mode mode) {
-  return down_->forward(swiglu(gate_up_->forward(sorted, offsets, mode, {})), offsets, mode, {});
+at::Tensor MoeMlp::experts(const at::Tensor& sorted, const RoutedRows& rows, Mode mode, const LayoutPtr& layout) {
+  return down_->forward(swiglu(gate_up_->forward(sorted, rows, mode, layout)), rows, mode, layout);
 }
 
 /// The same for tokens of all experts: rows go to the ranks of their experts, where they are sorted again (by expert, then by the rank
 /// that they came from), and the results come back in their places.
-at::Tensor MoeMlp::remote_experts(const at::Tensor& sorted, const std::vector<int64_t>& offsets, Mode mode) {
+at::Tensor MoeMlp::remote_experts(const at::Tensor& sorted, const RoutedRows& rows, Mode mode, const LayoutPtr& layout) {
   const Group& ep = mesh_.ep();
   const int64_t ranks = ep.size(), all = gate_up_->spec().experts, local = all / ranks;
   at::Tensor counts = at::empty({all}, at::kLong);
-  for (int64_t e = 0; e < all; ++e) counts[e] = offsets[e + 1] - offsets[e];
+  for (int64_t e = 0; e < all; ++e) counts[e] = rows.offsets[e + 1] - rows.offsets[e];
   const std::vector<int64_t> equal(static_cast<std::size_t>(ranks), local);
   const at::Tensor received = ep.all_to_all(counts, equal, equal).view({ranks, local});   // [from, local expert]
   const auto sums = [](const at::Tensor& x) {
@@ -52,19 +58,20 @@ at::Tensor MoeMlp::remote_experts(const at::Tensor& sorted, const std::vector<in
   // Received rows lie by (rank, expert); the products want them by (expert, rank).
   const at::Tensor ends = received.flatten().cumsum(0);
   std::vector<at::Tensor> order{at::empty({0}, at::kLong)};
-  std::vector<int64_t> own_offsets{0};
+  RoutedRows own{{0}, {}, rows.choices};
   for (int64_t e = 0; e < local; ++e) {
-    int64_t rows = 0;
+    int64_t tokens = 0;
     for (int64_t r = 0; r < ranks; ++r) {
       const int64_t count = received[r][e].item<int64_t>(), end = ends[r * local + e].item<int64_t>();
       order.push_back(at::arange(end - count, end, at::kLong));
-      rows += count;
+      tokens += count;
     }
-    own_offsets.push_back(own_offsets.back() + rows);
+    own.offsets.push_back(own.offsets.back() + tokens);
   }
   const at::Tensor by_expert = at::cat(order).to(sorted.device()), by_rank = at::argsort(by_expert);
   const at::Tensor arrived = exchange_rows(sorted, ep, send_rows, receive_rows).index_select(0, by_expert);
-  const at::Tensor out = experts(arrived, own_offsets, mode);
+  if (rows.keys.defined()) own.keys = ep.all_to_all(rows.keys, send_rows, receive_rows).index_select(0, by_expert.cpu());
+  const at::Tensor out = experts(arrived, own, mode, layout);
   return exchange_rows(out.index_select(0, by_rank), ep, receive_rows, send_rows);
 }
 

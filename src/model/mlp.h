@@ -11,7 +11,7 @@ namespace scalewright {
 class DenseMlp {
  public:
   DenseMlp(std::unique_ptr<Projection> gate_up, std::unique_ptr<Projection> down);
-  at::Tensor forward(const at::Tensor& x_tH, Mode mode, const std::vector<int64_t>& tp_rows);
+  at::Tensor forward(const at::Tensor& x_tH, Mode mode, const LayoutPtr& layout);
   void collect(std::vector<Projection*>& projections);
 
  private:
@@ -23,12 +23,12 @@ class DenseMlp {
 class MoeMlp {
  public:
   MoeMlp(Router router, const Mesh& mesh, std::unique_ptr<Projection> gate_up, std::unique_ptr<Projection> down, std::unique_ptr<DenseMlp> shared);
-  at::Tensor forward(const at::Tensor& x_tH, Mode mode, const std::vector<int64_t>& tp_rows);
+  at::Tensor forward(const at::Tensor& x_tH, Mode mode, const LayoutPtr& layout);
   void collect(std::vector<Projection*>& projections);
 
  private:
-  at::Tensor experts(const at::Tensor& sorted, const std::vector<int64_t>& offsets, Mode mode);
-  at::Tensor remote_experts(const at::Tensor& sorted, const std::vector<int64_t>& offsets, Mode mode);
+  at::Tensor experts(const at::Tensor& sorted, const RoutedRows& rows, Mode mode, const LayoutPtr& layout);
+  at::Tensor remote_experts(const at::Tensor& sorted, const RoutedRows& rows, Mode mode, const LayoutPtr& layout);
 
   Router router_;
   const Mesh& mesh_;

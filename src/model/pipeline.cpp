@@ -8,7 +8,7 @@ StagePass forward_stage(Decoder& decoder, const std::shared_ptr<const LocalBatch
   const Mesh& mesh = decoder.mesh();
   StagePass pass;
   if (!decoder.first_stage()) {
-    const int64_t tokens = batch->layout.tp_rows[static_cast<std::size_t>(mesh.tp().rank())];
+    const int64_t tokens = batch->layout.own_tokens();
     pass.input = at::empty({tokens, decoder.config().hidden}, decoder.compute().options());
     mesh.pp().receive(pass.input, mesh.pp().rank() - 1);
     pass.input.requires_grad_(at::GradMode::is_enabled());

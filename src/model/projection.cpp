@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "model/collectives.h"
 #include "model/grouped_linear.h"
+#include "model/sharded_linear.h"
 
 namespace scalewright {
 namespace {
@@ -13,8 +14,9 @@ bool holds_exactly(at::ScalarType from, at::ScalarType to) {
 }
 
 WeightPart weight_part(const ProjectionPart& part) {
-  if (part.cut == ProjectionPart::Cut::kNone || part.cut == ProjectionPart::Cut::kExperts) return {};
-  return {part.holders, part.cut == ProjectionPart::Cut::kColumns ? part.whole_columns : 0};
+  if (part.cut == ProjectionPart::Cut::kExperts) return {};
+  const bool columns = part.cut == ProjectionPart::Cut::kColumns;
+  return {part.owners, columns ? part.holders : nullptr, columns ? part.whole_columns : 0};
 }
 
 }  // namespace
@@ -23,11 +25,17 @@ Projection::Projection(ProjectionSpec spec, ProjectionPlace place, at::Tensor we
     : spec_(std::move(spec)), place_(std::move(place)), stored_dtype_(stored_dtype), compute_(compute) {
   weight_ = weight_ENK.to(compute.device, compute.dtype);
   source_ = holds_exactly(stored_dtype, compute.dtype) ? weight_ : weight_ENK.to(compute.device);
-  if (bias_EN.defined()) bias_ = bias_EN.to(compute.device, compute.dtype);
+  if (!bias_EN.defined()) return;
+  const ProjectionPart& part = place_.part;
+  const at::Tensor bias = part.shards ? part.shards->all_gather(bias_EN[0].contiguous(), part.shard_rows).unsqueeze(0) : bias_EN;
+  bias_ = bias.to(compute.device, compute.dtype);
 }
 
 void Projection::add_format(const Format& format, const QuantPlan& plan) {
-  Candidate candidate{&format, nullptr, nullptr};
+  if (plan.vllm_w4afp8_rounding && format.name == "w4afp8" && place_.part.cut == ProjectionPart::Cut::kColumns)
+    throw UserError("quantize.w4afp8_rounding: vllm rounds by the largest scale of whole rows, which parallel.tp cuts\nhint: use tp 1 (ep, cp, dp and pp are free), or "
+                    "parallel.deterministic: layout");
+  Candidate candidate{&format, {}, {}, {}, {}, {}};
   candidate.weight = std::make_unique<WeightQuantizer>(spec_.name, format.weight, plan.numerics, source_, compute_, stored_dtype_, weight_part(place_.part));
   candidate.weight->set_vllm_w4afp8_rounding(plan.vllm_w4afp8_rounding && format.name == "w4afp8");
   if (format.activation) {
@@ -37,6 +45,7 @@ void Projection::add_format(const Format& format, const QuantPlan& plan) {
       candidate.input->alpha().set_requires_grad(plan.learn_activation_scales);
   }
   place_scales(candidate);
+  if (compute_.deterministic) candidate.gradient = std::make_unique<RowSums>();
   candidates_.push_back(std::move(candidate));
   set_active(candidates_.size() - 1);
 }
@@ -87,22 +96,45 @@ at::Tensor Projection::own_columns(const at::Tensor& x_TK) const {
 
 at::Tensor Projection::multiply(const at::Tensor& x_TK, const std::vector<int64_t>& offsets, bool student) {
   const at::Tensor bias = place_.part.cut == ProjectionPart::Cut::kColumns ? at::Tensor() : bias_;   // once, after the sum
+  if (place_.part.shards) {
+    const WeightShards shards{place_.part.shards, place_.part.shard_rows};
+    return student ? sharded_linear(compute_, shards, x_TK, student_weight(), bias, weight_quantizer(), source_, weight_quantizer()->alpha())
+                   : sharded_linear(compute_, shards, x_TK, weight_, bias, nullptr, {}, {});
+  }
   if (!student) return grouped_linear(compute_, x_TK, offsets, weight_, bias, nullptr, {}, {});
   return grouped_linear(compute_, x_TK, offsets, student_weight(), bias, weight_quantizer(), source_, weight_quantizer()->alpha());
 }
 
-at::Tensor Projection::forward(const at::Tensor& x_TK, const std::vector<int64_t>& offsets, Mode mode, const std::vector<int64_t>& tp_rows) {
+at::Tensor Projection::canonical_product(const at::Tensor& x_tK, const RoutedRows& routed, bool student, const LayoutPtr& layout) {
+  CanonicalCall call{compute_, place_.mesh, place_.part, layout, routed, nullptr, nullptr};
+  if (!student) return canonical_linear(std::make_shared<CanonicalCall>(std::move(call)), x_tK, weight_, bias_, {}, {});
+  call.quantizer = weight_quantizer();
+  call.sums = candidates_[*active_].gradient.get();
+  return canonical_linear(std::make_shared<CanonicalCall>(std::move(call)), x_tK, student_weight(), bias_, source_, weight_quantizer()->alpha());
+}
+
+void Projection::take_gradients() {
+  if (!quantized()) return;
+  at::Tensor& alpha = weight_quantizer()->alpha();
+  // The rows of other dp ranks; the owners of experts have those of the whole batch already.
+  alpha.mutable_grad() = candidates_[*active_].gradient->take(place_.mesh && !spec_.routed() ? &place_.mesh->dp() : nullptr, alpha);
+  ActivationQuantizer* input = input_quantizer();
+  if (input && input->has_global() && input->alpha().requires_grad()) input->alpha().mutable_grad() = input->take_gradient();
+}
+
+at::Tensor Projection::forward(const at::Tensor& x_TK, const RoutedRows& routed, Mode mode, const LayoutPtr& layout) {
   using Cut = ProjectionPart::Cut;
   const Cut cut = place_.part.cut;
   const bool student = quantized() && (mode == Mode::kStudent || mode == Mode::kWeightsOnly);
   ActivationQuantizer* input = input_quantizer();
   at::Tensor x = cut == Cut::kColumns ? own_columns(x_TK) : x_TK;
   if (mode == Mode::kCalibrate && input) input->observe(x);
-  if (student && input && mode == Mode::kStudent) x = input->forward(x, offsets);
-  if (cut == Cut::kRows) x = gather_rows(x, *place_.part.holders, tp_rows);
-  at::Tensor y = multiply(x, offsets, student);
+  if (student && input && mode == Mode::kStudent) x = input->forward(x, routed.offsets);
+  if (compute_.deterministic) return canonical_product(x, routed, student, layout);
+  if (cut == Cut::kRows) x = gather_rows(x, *place_.part.holders, layout->tp_rows);
+  at::Tensor y = multiply(x, routed.offsets, student);
   if (cut != Cut::kColumns) return y;
-  y = sum_scatter_rows(y, *place_.part.holders, tp_rows);
+  y = sum_scatter_rows(y, *place_.part.holders, layout->tp_rows);
   return bias_.defined() ? y + bias_[0] : y;
 }
 

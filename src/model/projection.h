@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "model/canonical_linear.h"
 #include "model/projection_part.h"
 #include "model/projection_spec.h"
 #include "model/quant_plan.h"
@@ -50,17 +51,24 @@ class Projection {
   /// Adds a candidate format and makes it the active one.
   void add_format(const Format& format, const QuantPlan& plan);
   void set_active(std::optional<std::size_t> candidate);
+  bool canonical() const { return compute_.deterministic; }
   bool quantized() const { return active_.has_value(); }
   const Format* format() const;
   WeightQuantizer* weight_quantizer();                   // of the active candidate; nullptr when there is none
   const WeightQuantizer* weight_quantizer() const;
   ActivationQuantizer* input_quantizer();                // likewise; nullptr when activations stay high precision
 
-  /// x [T,K] -> [T,N]. For experts x is sorted and `offsets` [E+1] says whose rows are whose; dense: empty. Differentiable in x and
-  /// in the active quantizers' alphas; the fake-quantized weight is made once and kept until refresh(). Under tensor parallelism
-  /// `tp_rows` says how the tokens are split: weights cut by rows take this rank's tokens [t,K] and give this rank's features of all
-  /// tokens [T,n]; weights cut by columns take this rank's features of all tokens [T,k] and give whole features of its tokens [t,N].
-  at::Tensor forward(const at::Tensor& x_TK, const std::vector<int64_t>& offsets, Mode mode, const std::vector<int64_t>& tp_rows);
+  /// x [T,K] -> [T,N]. For experts x is sorted and `routed` says whose rows are whose. Differentiable in x and in the active
+  /// quantizers' alphas; the fake-quantized weight is made once and kept until refresh(). Under tensor parallelism `layout` says how the
+  /// tokens are split: weights cut by rows take this rank's tokens [t,K] and give this rank's features of all tokens [T,n]; weights cut by
+  /// columns take this rank's features of all tokens [T,k] and give whole features of its tokens [t,N]. With compute.deterministic
+  /// (canonical_linear.h) every projection takes and gives whole features of this rank's tokens, and alphas get their gradients from
+  /// take_gradients() alone.
+  at::Tensor forward(const at::Tensor& x_TK, const RoutedRows& routed, Mode mode, const LayoutPtr& layout);
+
+  /// With compute.deterministic, after the last backward of a step: the alphas' gradients, over all ranks. All ranks of the stage must
+  /// call it.
+  void take_gradients();
 
   /// Drops the kept fake-quantized weight; call after alphas changed.
   void refresh();
@@ -79,9 +87,11 @@ class Projection {
     std::unique_ptr<WeightQuantizer> weight;
     std::unique_ptr<ActivationQuantizer> input;
     std::shared_ptr<const ScalePlacement> weight_placement, input_placement;
+    std::unique_ptr<RowSums> gradient;   // of the weight's alpha, with compute.deterministic
   };
   void place_scales(Candidate& candidate) const;
 
+  at::Tensor canonical_product(const at::Tensor& x_tK, const RoutedRows& routed, bool student, const LayoutPtr& layout);
   at::Tensor multiply(const at::Tensor& x_TK, const std::vector<int64_t>& offsets, bool student);
   at::Tensor own_columns(const at::Tensor& x_TK) const;
   ActivationSharing input_sharing() const;

@@ -45,49 +45,14 @@ void cut_rows(const ModelConfig& config, const ProjectionSpec& spec, const Group
   part.rows_owned = {true, true};
 }
 
-}  // namespace
-
-IndexRange split_range(int64_t total, int64_t unit, int64_t parts, int64_t index) {
-  const int64_t step = unit > 1 ? std::gcd(total, unit) : 1, units = total / step, each = units / parts, more = units % parts;
-  const int64_t begin = index * each + std::min(index, more);
-  return {begin * step, (begin + each + (index < more ? 1 : 0)) * step};
-}
-
-IndexRange stage_layers(const ModelConfig& config, const Mesh& mesh) {
-  if (config.layers < mesh.pp().size())
-    throw UserError(fmt::format("parallel.pp is {}, but the model has {} layers\nhint: at least one layer a stage", mesh.pp().size(), config.layers));
-  return split_range(config.layers, 1, mesh.pp().size(), mesh.pp().rank());
-}
-
-int64_t ProjectionPart::local_rows() const {
-  int64_t n = 0;
-  for (const IndexRange& range : rows) n += range.size();
-  return n;
-}
-
-ProjectionPart projection_part(const ModelConfig& config, const ProjectionSpec& spec, const Mesh& mesh, int64_t unit) {
-  ProjectionPart part;
-  part.experts = {0, spec.experts};
-  part.rows = {{0, spec.rows}};
-  part.rows_owned = {true};
-  part.columns = {0, spec.columns};
-  part.whole_columns = spec.columns;
-  if (spec.routed()) {
-    const Group& ep = mesh.ep();
-    if (config.experts % ep.size() != 0)
-      throw UserError(fmt::format("parallel.ep is {}, but the model has {} experts\nhint: ep must divide the number of experts", ep.size(), config.experts));
-    if (!mesh.edp().alone()) part.replicas = &mesh.edp();
-    if (ep.alone()) return part;
-    part.cut = ProjectionPart::Cut::kExperts;
-    part.holders = &ep;
-    part.experts = split_range(config.experts, 1, ep.size(), ep.rank());
-    return part;
+void cut_dense(const ModelConfig& config, const ProjectionSpec& spec, const Group& tp, int64_t unit, bool canonical, ProjectionPart& part) {
+  part.holders = part.owners = &tp;
+  if (canonical) {
+    part.cut = ProjectionPart::Cut::kRows;
+    part.rows = {split_range(spec.rows, 1, tp.size(), tp.rank())};
+    return;
   }
-  const Group& tp = mesh.tp();
-  if (!mesh.data().alone()) part.replicas = &mesh.data();
-  if (tp.alone()) return part;
   check_heads(config, tp.size());
-  part.holders = &tp;
   if (spec.place == Place::kO || spec.place == Place::kDown || spec.place == Place::kSharedDown) {
     part.cut = ProjectionPart::Cut::kColumns;
     part.columns = split_range(spec.columns, unit, tp.size(), tp.rank());
@@ -99,6 +64,85 @@ ProjectionPart projection_part(const ModelConfig& config, const ProjectionSpec& 
   } else {
     cut_rows(config, spec, tp, unit, part);
   }
+}
+
+/// Of the tp part's rows, counted through, this data rank keeps its share.
+void shard_rows(const Mesh& mesh, ProjectionPart& part) {
+  const Group& data = mesh.data();
+  const int64_t all = part.local_rows();
+  for (int r = 0; r < data.size(); ++r) part.shard_rows.push_back(split_range(all, 1, data.size(), r).size());
+  const IndexRange own = split_range(all, 1, data.size(), data.rank());
+  std::vector<IndexRange> rows;
+  std::vector<bool> owned;
+  int64_t before = 0;
+  for (std::size_t i = 0; i < part.rows.size(); ++i) {
+    const IndexRange range = part.rows[i];
+    const int64_t begin = std::max(own.begin, before), end = std::min(own.end, before + range.size());
+    if (begin < end) {
+      rows.push_back({range.begin + begin - before, range.begin + end - before});
+      owned.push_back(part.rows_owned[i]);
+    }
+    before += range.size();
+  }
+  part.rows = std::move(rows);
+  part.rows_owned = std::move(owned);
+  part.shards = &data;
+  part.owners = &mesh.stage();
+  part.replicas = nullptr;
+}
+
+}  // namespace
+
+IndexRange split_range(int64_t total, int64_t unit, int64_t parts, int64_t index) {
+  const int64_t step = unit > 1 ? std::gcd(total, unit) : 1, units = total / step, each = units / parts, more = units % parts;
+  const int64_t begin = index * each + std::min(index, more);
+  return {begin * step, (begin + each + (index < more ? 1 : 0)) * step};
+}
+
+IndexRange stage_layers(const ModelConfig& config, const Mesh& mesh) {
+  if (config.layers < mesh.pp().size())
+    throw UserError(fmt::format("parallel.pp is {}, but the model has {} layers\nhint: at least one layer a stage", mesh.pp().size(), config.layers));
+  const Degrees& degrees = mesh.degrees();
+  const int64_t stages = mesh.pp().size(), stage = mesh.pp().rank(), first = degrees.first_stage_layers, last = degrees.last_stage_layers;
+  if (stages == 1 || (first == 0 && last == 0)) return split_range(config.layers, 1, stages, stage);
+  const int64_t others = stages - (first > 0) - (last > 0), rest = config.layers - first - last;
+  if (rest < others || (others == 0 && rest != 0))
+    throw UserError(fmt::format("parallel.first_stage_layers {} and parallel.last_stage_layers {} leave {} of {} layers to the other {} of {} stages\nhint: {}", first, last, rest,
+                                config.layers, others, stages, others == 0 ? "leave one of them at 0" : "at least one layer a stage: lower them, or parallel.pp"));
+  if (first > 0 && stage == 0) return {0, first};
+  if (last > 0 && stage == stages - 1) return {config.layers - last, config.layers};
+  const IndexRange range = split_range(rest, 1, others, stage - (first > 0));
+  return {first + range.begin, first + range.end};
+}
+
+int64_t ProjectionPart::local_rows() const {
+  int64_t n = 0;
+  for (const IndexRange& range : rows) n += range.size();
+  return n;
+}
+
+ProjectionPart projection_part(const ModelConfig& config, const ProjectionSpec& spec, const Mesh& mesh, int64_t unit, bool canonical) {
+  ProjectionPart part;
+  part.experts = {0, spec.experts};
+  part.rows = {{0, spec.rows}};
+  part.rows_owned = {true};
+  part.columns = {0, spec.columns};
+  part.whole_rows = spec.rows;
+  part.whole_columns = spec.columns;
+  if (spec.routed()) {
+    const Group& ep = mesh.ep();
+    if (config.experts % ep.size() != 0)
+      throw UserError(fmt::format("parallel.ep is {}, but the model has {} experts\nhint: ep must divide the number of experts", ep.size(), config.experts));
+    if (!mesh.edp().alone()) part.replicas = &mesh.edp();
+    if (ep.alone()) return part;
+    part.cut = ProjectionPart::Cut::kExperts;
+    part.holders = part.owners = &ep;
+    part.experts = split_range(config.experts, 1, ep.size(), ep.rank());
+    return part;
+  }
+  if (!mesh.data().alone()) part.replicas = &mesh.data();
+  if (!mesh.tp().alone()) cut_dense(config, spec, mesh.tp(), unit, canonical, part);
+  if (mesh.degrees().shard_dense && !mesh.data().alone()) shard_rows(mesh, part);
   return part;
 }
 
@@ -124,14 +168,14 @@ ScalePlacement ScalePlacement::of_input(const ProjectionPart& part, const std::v
   ScalePlacement placement(part, whole);
   const bool by_expert = part.cut == ProjectionPart::Cut::kExperts && whole[0] > 1;
   const IndexRange range = by_expert ? part.experts : IndexRange{0, whole[0]};
-  placement.shared_ = part.holders && !by_expert;
-  placement.blocks_ = {{{range.begin}, {0}, {range.size()}, !placement.shared_ || part.holders->rank() == 0}};
+  placement.shared_ = part.owners && !by_expert;
+  placement.blocks_ = {{{range.begin}, {0}, {range.size()}, !placement.shared_ || part.owners->rank() == 0}};
   placement.local_ = {range.size()};
   return placement;
 }
 
 ScalePlacement::ScalePlacement(const ProjectionPart& part, std::vector<int64_t> whole)
-    : whole_(std::move(whole)), holders_(part.holders), replicas_(part.replicas) {}
+    : whole_(std::move(whole)), owners_(part.owners), replicas_(part.replicas) {}
 
 at::Tensor ScalePlacement::block_of(const at::Tensor& x, const std::vector<int64_t>& begin, const std::vector<int64_t>& size) {
   at::Tensor block = x;
@@ -148,14 +192,14 @@ at::Tensor ScalePlacement::place(const at::Tensor& local, bool only_owned) const
 
 at::Tensor ScalePlacement::gather(const at::Tensor& local) const {
   at::NoGradGuard no_grad;
-  if (!holders_) return local.detach();
+  if (!owners_) return local.detach();
   at::Tensor whole = place(local, true);
-  holders_->all_reduce(whole, Reduce::kSum);
+  owners_->all_reduce(whole, Reduce::kSum);
   return whole;
 }
 
 at::Tensor ScalePlacement::narrow(const at::Tensor& whole) const {
-  if (!holders_) return whole;
+  if (!owners_) return whole;
   at::Tensor local = at::empty(local_, whole.options());
   for (const Block& block : blocks_) block_of(local, block.local, block.size).copy_(block_of(whole, block.whole, block.size));
   return local;
@@ -165,7 +209,7 @@ void ScalePlacement::sum_gradient(at::Tensor& gradient) const {
   at::NoGradGuard no_grad;
   if (shared_) {
     at::Tensor whole = place(gradient, false);
-    holders_->all_reduce(whole, Reduce::kSum);
+    owners_->all_reduce(whole, Reduce::kSum);
     gradient.copy_(narrow(whole));
   }
   if (replicas_) replicas_->all_reduce(gradient, Reduce::kSum);

@@ -26,7 +26,7 @@ struct ProjectionPart {
   enum class Cut { kNone, kRows, kColumns, kExperts };
   Cut cut = Cut::kNone;
   IndexRange experts, columns;
-  int64_t whole_columns = 0;
+  int64_t whole_rows = 0, whole_columns = 0;
   // Cut by columns: how many each tp rank has, and how many of the input's features (attention heads) it is given.
   std::vector<int64_t> columns_of_ranks, given_columns;
   std::vector<IndexRange> rows;            // in the whole stack; q, k and v, or gate and up, are cut each for itself
@@ -34,11 +34,16 @@ struct ProjectionPart {
   bool rows_shared = false;           // several ranks hold the same rows (fewer KV heads than tp)
   const Group* holders = nullptr;     // of the other parts: tp or ep; nullptr when cut is kNone
   const Group* replicas = nullptr;    // same part, other tokens; nullptr: none
+  // Dense weights spread over the data group (parallel.shard_dense): which of the tp part's rows each of its ranks has.
+  const Group* shards = nullptr;
+  std::vector<int64_t> shard_rows;
+  const Group* owners = nullptr;      // of all parts of the weight: holders, or with shards the whole stage
   int64_t local_rows() const;
 };
 
-/// `unit`: a multiple of every group in use, so that no group of scales is cut. Throws UserError naming the degree that does not fit.
-ProjectionPart projection_part(const ModelConfig& config, const ProjectionSpec& spec, const Mesh& mesh, int64_t unit);
+/// `unit`: a multiple of every group in use, so that no group of scales is cut. `canonical`: every dense weight is cut by rows, as
+/// canonical_linear takes it. Throws UserError naming the degree that does not fit.
+ProjectionPart projection_part(const ModelConfig& config, const ProjectionSpec& spec, const Mesh& mesh, int64_t unit, bool canonical = false);
 
 /// Where the elements of one trainable lie among the ranks.
 class ScalePlacement {
@@ -49,6 +54,7 @@ class ScalePlacement {
   static ScalePlacement of_input(const ProjectionPart& part, const std::vector<int64_t>& whole);
 
   const std::vector<int64_t>& whole() const { return whole_; }
+  const Group* replicas() const { return replicas_; }   // ranks with the same elements; nullptr: none
   /// The whole tensor, on every holder; all of them must call it.
   at::Tensor gather(const at::Tensor& local) const;
   at::Tensor narrow(const at::Tensor& whole) const;
@@ -70,7 +76,7 @@ class ScalePlacement {
   std::vector<int64_t> whole_, local_;
   std::vector<Block> blocks_;
   bool shared_ = false;   // some elements are on several holders
-  const Group* holders_;
+  const Group* owners_;
   const Group* replicas_;
 };
 

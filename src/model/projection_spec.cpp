@@ -59,7 +59,7 @@ class LayerProjections {
 
   void add(Place place, const std::string& module, const std::vector<Part>& parts, int64_t columns, bool bias) {
     ProjectionSpec spec;
-    spec.name = fmt::format("layers.{}.{}", layer_, suffix(place));
+    spec.name = projection_name(layer_, place);
     spec.input_name = input_name(layer_, place, spec.name);
     spec.layer = layer_;
     spec.place = place;
@@ -85,6 +85,8 @@ class LayerProjections {
 };
 
 }  // namespace
+
+std::string projection_name(int64_t layer, Place place) { return fmt::format("layers.{}.{}", layer, suffix(place)); }
 
 std::vector<ProjectionSpec> projections(const ModelConfig& config) {
   std::vector<ProjectionSpec> specs;

@@ -29,6 +29,9 @@ struct ProjectionSpec {
   bool routed() const { return place == Place::kExpertGateUp || place == Place::kExpertDown; }
 };
 
+/// layers.N.{qkv,o,...}
+std::string projection_name(int64_t layer, Place place);
+
 /// All quantizable linears in layer order (qkv, o, then the MLP's). router, lm_head, embeddings and norms are not among them.
 std::vector<ProjectionSpec> projections(const ModelConfig& config);
 

@@ -14,9 +14,15 @@ Router::Router(const ModelConfig& config, const at::Tensor& weight_EH, const at:
   if (bias_E.defined()) bias_ = bias_E.to(compute.device, compute.accurate());
 }
 
+/// ATen's sigmoid rounds the last few elements of a tensor in another way than the rest; a softmax over (x, 0) treats all alike.
+at::Tensor Router::sigmoid(const at::Tensor& x) const {
+  if (!compute_.deterministic) return at::sigmoid(x);
+  return at::softmax(at::stack({x, at::zeros_like(x)}, -1), -1).select(-1, 0);
+}
+
 Routing Router::route(const at::Tensor& x_TH) const {
   const at::Tensor logits = grouped_linear(compute_, x_TH.to(compute_.dtype), {}, weight_, {}, nullptr, {}, {});
-  const at::Tensor score = sigmoid_ ? at::sigmoid(logits) : at::softmax(logits, -1);
+  const at::Tensor score = sigmoid_ ? sigmoid(logits) : at::softmax(logits, -1);
   Routing routing;
   {
     at::NoGradGuard no_grad;

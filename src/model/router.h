@@ -18,6 +18,8 @@ class Router {
   Routing route(const at::Tensor& x_TH) const;
 
  private:
+  at::Tensor sigmoid(const at::Tensor& x) const;
+
   int64_t top_k_;
   bool sigmoid_, renormalise_;
   double scaling_;

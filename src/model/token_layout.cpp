@@ -7,15 +7,21 @@ namespace scalewright {
 
 namespace {
 
-/// Documents of this dp rank.
-IndexRange own_documents(const Batch& batch, const Group& dp) {
-  std::vector<int64_t> row_begin;   // first document of each row
+/// First document of each row, and the number of documents.
+std::vector<int64_t> row_begins(const Batch& batch) {
+  std::vector<int64_t> begins;
   const auto documents = static_cast<int64_t>(batch.offsets.size()) - 1;
   for (int64_t d = 0; d < documents; ++d)
-    if (d == 0 || batch.sample_index.empty() || batch.sample_index[d] != batch.sample_index[d - 1]) row_begin.push_back(d);
-  row_begin.push_back(documents);
-  const IndexRange rows = split_range(static_cast<int64_t>(row_begin.size()) - 1, 1, dp.size(), dp.rank());
-  return {row_begin[rows.begin], row_begin[rows.end]};
+    if (d == 0 || batch.sample_index.empty() || batch.sample_index[d] != batch.sample_index[d - 1]) begins.push_back(d);
+  begins.push_back(documents);
+  return begins;
+}
+
+/// Tokens of rows `rows`, counted from the first of them.
+DataRows data_rows(const Batch& batch, const std::vector<int64_t>& begins, const IndexRange& rows) {
+  DataRows result{batch.first_row + rows.begin, {}};
+  for (int64_t r = rows.begin; r <= rows.end; ++r) result.offsets.push_back(batch.offsets[begins[r]] - batch.offsets[begins[rows.begin]]);
+  return result;
 }
 
 /// Positions of a document of `length` tokens that cp rank `rank` has: an early piece and a late one.
@@ -39,16 +45,30 @@ std::vector<int64_t> rank_major_order(const std::vector<int64_t>& offsets, int64
 
 }  // namespace
 
-TokenLayout TokenLayout::whole(const std::vector<int64_t>& offsets) {
-  return {AttentionRows::whole(offsets), {offsets.back()}, {}, {offsets.back()}};
+TokenLayout TokenLayout::whole(const Batch& batch) {
+  TokenLayout layout{AttentionRows::whole(batch.offsets), {batch.tokens()}, {}, {batch.tokens()}, 0, at::arange(batch.tokens(), at::kLong), {}, {}};
+  const std::vector<int64_t> begins = row_begins(batch);
+  layout.own_rows = layout.all_rows = data_rows(batch, begins, {0, static_cast<int64_t>(begins.size()) - 1});
+  return layout;
+}
+
+std::shared_ptr<const TokenLayout> TokenLayout::of_step(int64_t sequences) {
+  TokenLayout layout;
+  layout.cp_rows = layout.tp_rows = {sequences};
+  layout.own_index = at::arange(sequences, at::kLong);
+  return std::make_shared<const TokenLayout>(std::move(layout));
 }
 
 LocalBatch localize(const Batch& batch, const Mesh& mesh) {
   LocalBatch local;
-  if (mesh.stage().alone()) return {batch.ids, batch.labels, batch.positions, at::arange(batch.tokens(), at::kLong), TokenLayout::whole(batch.offsets)};
-  const IndexRange documents = own_documents(batch, mesh.dp());
+  if (mesh.stage().alone()) return {batch.ids, batch.labels, batch.positions, at::arange(batch.tokens(), at::kLong), TokenLayout::whole(batch)};
+  const std::vector<int64_t> begins = row_begins(batch);
+  const int64_t rows = static_cast<int64_t>(begins.size()) - 1;
+  const IndexRange own_rows = split_range(rows, 1, mesh.dp().size(), mesh.dp().rank()), documents{begins[own_rows.begin], begins[own_rows.end]};
   const int64_t first = batch.offsets[documents.begin], ranks = mesh.cp().size(), rank = mesh.cp().rank();
   TokenLayout& layout = local.layout;
+  layout.own_rows = data_rows(batch, begins, own_rows);
+  layout.all_rows = data_rows(batch, begins, {0, rows});
   for (int64_t d = documents.begin; d <= documents.end; ++d) layout.attention.offsets.push_back(batch.offsets[d] - first);
   const std::vector<int64_t> order = rank_major_order(layout.attention.offsets, ranks, layout.cp_rows);
   if (ranks > 1) layout.cp_order = at::argsort(at::tensor(order, at::kLong));
@@ -65,6 +85,9 @@ LocalBatch localize(const Batch& batch, const Mesh& mesh) {
   local.labels = batch.labels.index_select(0, local.index);
   local.positions = batch.positions.index_select(0, local.index);
   for (int r = 0; r < mesh.tp().size(); ++r) layout.tp_rows.push_back(split_range(local.tokens(), 1, mesh.tp().size(), r).size());
+  const IndexRange own = split_range(local.tokens(), 1, mesh.tp().size(), mesh.tp().rank());
+  layout.tp_begin = own.begin;
+  layout.own_index = local.index.narrow(0, own.begin, own.size());
   return local;
 }
 

@@ -107,7 +107,7 @@ at::Tensor ModelWeights::stacked(const ProjectionSpec& spec) const {
 }
 
 at::Tensor ModelWeights::stacked(const ProjectionSpec& spec, const ProjectionPart& part) const {
-  if (part.cut == ProjectionPart::Cut::kNone) return stacked(spec);
+  if (part.cut == ProjectionPart::Cut::kNone && !part.shards) return stacked(spec);
   const auto& weights = state_->matched.projections;
   const at::ScalarType dtype = state_->matched.dtype;
   at::Tensor result = at::empty({part.experts.size(), part.local_rows(), part.columns.size()}, dtype);
@@ -137,7 +137,7 @@ at::Tensor ModelWeights::stacked(const ProjectionSpec& spec, const ProjectionPar
 
 at::Tensor ModelWeights::stacked_bias(const ProjectionSpec& spec, const ProjectionPart& part) const {
   const at::Tensor whole = stacked_bias(spec);
-  if (!whole.defined() || part.cut != ProjectionPart::Cut::kRows) return whole;
+  if (!whole.defined() || part.local_rows() == spec.rows) return whole;
   std::vector<at::Tensor> parts;
   for (const IndexRange& rows : part.rows) parts.push_back(whole.narrow(1, rows.begin, rows.size()));
   return at::cat(parts, 1);

@@ -93,11 +93,11 @@ ActivationGradient activation_gradient(const ActivationScheme& scheme, const at:
   });
   ActivationGradient result;
   result.x = dy.masked_fill(in_range.logical_not(), 0.0);
-  const double factor = 1.0 / std::sqrt(static_cast<double>(scheme.format.group) * scheme.format.qmax);
+  result.factor = 1.0 / std::sqrt(static_cast<double>(scheme.format.group) * scheme.format.qmax);
   for (std::size_t i = 0; i + 1 < scheme.offsets.size() && scheme.two_level(); ++i) {
-    double sum = 0.0;
+    ExactSum sum;
     for (int64_t row = scheme.offsets[i]; row < scheme.offsets[i + 1]; ++row) sum += by_row[row];
-    result.global.push_back(sum * factor);
+    result.global.push_back(sum);
   }
   return result;
 }

@@ -2,6 +2,7 @@
 #pragma once
 #include <vector>
 
+#include "base/exact_sum.h"
 #include "quant/weight_scales.h"
 
 namespace scalewright {
@@ -26,7 +27,8 @@ at::Tensor fake_quantize_activation(const ActivationScheme& scheme, const at::Te
 
 struct ActivationGradient {
   at::Tensor x;                 // [T,K], dy where in range
-  std::vector<double> global;   // by segment, d(loss)/dS with the LSQ factor (two-level)
+  std::vector<ExactSum> global; // by segment, the sum over tokens of d(loss)/dS (two-level); the LSQ factor is `factor`
+  double factor = 1;
 };
 ActivationGradient activation_gradient(const ActivationScheme& scheme, const at::Tensor& x_TK, const at::Tensor& dy_TK);
 

@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "base/error.h"
+#include "comm/exact_sums.h"
 #include "quant/activation_loops.h"
 
 namespace scalewright {
@@ -28,12 +29,23 @@ float shared_maximum(float value, const Group* group) {
   return shared.item<float>();
 }
 
+/// d(alpha) from the sums of d(loss)/dS: S = ref * clamp(alpha).
+at::Tensor global_gradient(Rules rules, const std::vector<ExactSum>& by_global, const at::Tensor& alpha, const at::Tensor& ref, double factor) {
+  if (!alpha.defined() || !alpha.requires_grad()) return {};
+  const std::vector<float> alphas = to_floats(alpha), refs = to_floats(ref);
+  const at::Tensor result = at::zeros(alpha.sizes(), at::kDouble);
+  for (std::size_t i = 0; i < alphas.size(); ++i)
+    if (clamped_alpha(rules, alphas[i]).pass) result.mutable_data_ptr<double>()[i] = by_global[i] * factor * refs[i];
+  return result.to(alpha.options().requires_grad(false));
+}
+
 /// Straight-through in x; the gradient of alpha comes from the globals S = ref * clamp(alpha).
 struct FakeQuantizeActivation : Function<FakeQuantizeActivation> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const std::optional<at::Tensor>& alpha,
-                            const std::optional<at::Tensor>& ref, const ActivationScheme& scheme) {
+                            const std::optional<at::Tensor>& ref, const ActivationScheme& scheme, std::vector<ExactSum>* sums) {
     auto& data = context->saved_data;
     data["clips"] = scheme.clips();
+    data["sums"] = reinterpret_cast<int64_t>(sums);   // quantizers outlive every graph
     if (scheme.clips()) {
       context->save_for_backward({x, alpha.value_or(at::Tensor()), ref.value_or(at::Tensor()), scheme.row_amax});
       data["grid"] = static_cast<int64_t>(scheme.format.grid);
@@ -48,12 +60,16 @@ struct FakeQuantizeActivation : Function<FakeQuantizeActivation> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    if (!context->saved_data["clips"].toBool()) return {gradients[0], {}, {}, {}};
+    if (!context->saved_data["clips"].toBool()) return {gradients[0], {}, {}, {}, {}};
     const auto saved = context->get_saved_variables();
     ActivationScheme scheme = saved_scheme(context);
     scheme.row_amax = saved[3];
     const ActivationGradient gradient = activation_gradient(scheme, saved[0], gradients[0]);
-    return {gradient.x, alpha_gradient(scheme, gradient.global, saved[1], saved[2]), {}, {}};
+    auto* sums = reinterpret_cast<std::vector<ExactSum>*>(context->saved_data["sums"].toInt());
+    if (!sums || !saved[1].defined()) return {gradient.x, global_gradient(scheme.rules, gradient.global, saved[1], saved[2], gradient.factor), {}, {}, {}};
+    sums->resize(gradient.global.size());
+    for (std::size_t i = 0; i < sums->size(); ++i) (*sums)[i] += gradient.global[i];
+    return {gradient.x, {}, {}, {}, {}};
   }
 
  private:
@@ -63,16 +79,6 @@ struct FakeQuantizeActivation : Function<FakeQuantizeActivation> {
                               data["qmax"].toDouble()};
     const auto globals = data["globals"].toDoubleVector();
     return {format, static_cast<Rules>(data["rules"].toInt()), data["offsets"].toIntVector(), std::vector<float>(globals.begin(), globals.end())};
-  }
-
-  static at::Tensor alpha_gradient(const ActivationScheme& scheme, const std::vector<double>& by_global, const at::Tensor& alpha,
-                                   const at::Tensor& ref) {
-    if (!alpha.defined() || !alpha.requires_grad()) return {};
-    const std::vector<float> alphas = to_floats(alpha), refs = to_floats(ref);
-    const at::Tensor result = at::zeros(alpha.sizes(), at::kDouble);
-    for (std::size_t i = 0; i < alphas.size(); ++i)
-      if (clamped_alpha(scheme.rules, alphas[i]).pass) result.mutable_data_ptr<double>()[i] = by_global[i] * refs[i];
-    return result.to(alpha.options());
   }
 };
 
@@ -113,7 +119,17 @@ at::Tensor ActivationQuantizer::forward(const at::Tensor& x_TK, const std::vecto
   }
   if (x_TK.numel() == 0) return x_TK;   // only here: the others wait for this rank's maxima
   const auto given = [](const at::Tensor& t) { return t.defined() ? std::make_optional(t) : std::nullopt; };
-  return FakeQuantizeActivation::apply(x_TK, given(alpha_), given(ref_), scheme);
+  return FakeQuantizeActivation::apply(x_TK, given(alpha_), given(ref_), scheme, compute_.deterministic ? &sums_ : nullptr);
+}
+
+at::Tensor ActivationQuantizer::take_gradient() {
+  const Group* group = alpha_.numel() > 1 || numerics_ == Numerics::kMcoreQad ? sharing_.experts : sharing_.all;
+  sums_.resize(static_cast<std::size_t>(alpha_.numel()));
+  const std::vector<ExactSum> all = group ? add_up(*group, sums_) : sums_;
+  sums_.clear();
+  if (!ref_.defined()) return at::zeros_like(alpha_).detach();
+  const double factor = 1.0 / std::sqrt(static_cast<double>(format_.group) * format_.qmax);
+  return global_gradient(numerics_ == Numerics::kDeploy ? Rules::kDeploy : Rules::kPeerEager, all, alpha_, ref_, factor);
 }
 
 /// The peer's initial references: each expert's amax, or the whole batch's where an expert got no token.

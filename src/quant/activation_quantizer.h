@@ -2,6 +2,7 @@
 #pragma once
 #include <vector>
 
+#include "base/exact_sum.h"
 #include "comm/group.h"
 #include "ops/compute.h"
 #include "quant/format.h"
@@ -29,6 +30,10 @@ class ActivationQuantizer {
   /// empty. All sharing ranks must call it. Throws DataError when a static global is needed and nothing was observed.
   at::Tensor forward(const at::Tensor& x_TK, const std::vector<int64_t>& offsets);
 
+  /// With compute.deterministic: the gradient of alpha since the last call, over all ranks, which must all call it. (alpha.grad stays
+  /// undefined then.)
+  at::Tensor take_gradient();
+
   /// Calibration: widens the running amax (deploy NVFP4; nothing for dynamic formats).
   void observe(const at::Tensor& x_TK);
   /// After calibration: the references of all sharing ranks become one. All of them must call it.
@@ -54,6 +59,7 @@ class ActivationQuantizer {
   Compute compute_;
   ActivationSharing sharing_;
   at::Tensor alpha_, ref_;
+  std::vector<ExactSum> sums_;   // of d(loss)/dS, by element of alpha, with compute.deterministic
 };
 
 }  // namespace scalewright

@@ -15,7 +15,7 @@ Rules rules_of(Numerics numerics) { return numerics == Numerics::kDeploy ? Rules
 WeightQuantizer::WeightQuantizer(const std::string& name, const TensorFormat& format, Numerics numerics, const at::Tensor& w_ENK,
                                  const Compute& compute, at::ScalarType scale_dtype, const WeightPart& part)
     : name_(name), format_(format), numerics_(numerics), compute_(compute), scale_dtype_(scale_dtype), whole_columns_(part.whole_columns) {
-  const ReferenceScales scales = reference_scales(scheme(), w_ENK.detach(), name, part.holders);
+  const ReferenceScales scales = reference_scales(scheme(), w_ENK.detach(), name, part.holders, part.columns);
   ref_ = scales.ref;
   global_ = scales.global;
   divisor_ = scales.divisor;

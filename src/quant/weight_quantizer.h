@@ -18,6 +18,7 @@ struct QuantizedWeight {
 /// Where a weight is a part of a tensor that several ranks hold (tensor parallelism).
 struct WeightPart {
   const Group* holders = nullptr;   // of all parts; nullptr: the whole tensor is here
+  const Group* columns = nullptr;   // of the other columns of the same rows; nullptr: none
   int64_t whole_columns = 0;        // when the columns are cut (at group borders): how many there are in all
 };
 

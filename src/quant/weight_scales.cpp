@@ -101,7 +101,8 @@ OneLevel WeightScheme::one_level() const {
   return {type, bounds.low, bounds.high, static_cast<float>(format.qmax), code_low(format.grid, true)};
 }
 
-ReferenceScales reference_scales(const WeightScheme& scheme, const at::Tensor& w_ENK, const std::string& name, const Group* holders) {
+ReferenceScales reference_scales(const WeightScheme& scheme, const at::Tensor& w_ENK, const std::string& name, const Group* holders,
+                                 const Group* columns_of_rows) {
   SW_CHECK(w_ENK.dim() == 3, "{}: a stacked weight has 3 dimensions, not {}", name, w_ENK.dim());
   const int64_t experts = w_ENK.size(0), rows = w_ENK.size(1), columns = w_ENK.size(2);
   const int64_t group = scheme.group(columns);
@@ -118,7 +119,7 @@ ReferenceScales reference_scales(const WeightScheme& scheme, const at::Tensor& w
     for (int64_t row = begin; row < end; ++row) group_amax_row(reader.row(row, buffer.data()), groups, group, amax_data + row * groups);
   });
   check_finite(amax, w, name);
-  if (holders && scheme.format.layout == ScaleLayout::kChannel && scheme.whole_columns > 0) holders->all_reduce(amax, Reduce::kMax);
+  if (columns_of_rows && scheme.format.layout == ScaleLayout::kChannel) columns_of_rows->all_reduce(amax, Reduce::kMax);
 
   ReferenceScales result;
   result.ref = at::empty_like(amax);

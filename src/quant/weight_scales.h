@@ -40,7 +40,8 @@ struct WeightScheme {
 /// Min-max references; with `holders`, of the tensor whose parts those ranks hold: they share the two-level globals and, when
 /// scheme.whole_columns is set, the channel scales. Throws DataError naming `name` when K is not a multiple of the group or a value
 /// is not finite.
-ReferenceScales reference_scales(const WeightScheme& scheme, const at::Tensor& w_ENK, const std::string& name, const Group* holders = nullptr);
+ReferenceScales reference_scales(const WeightScheme& scheme, const at::Tensor& w_ENK, const std::string& name, const Group* holders = nullptr,
+                                 const Group* columns = nullptr);
 
 /// The effective scales of one row, in buffers that are reused from row to row.
 struct EffectiveRow {

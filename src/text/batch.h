@@ -14,6 +14,7 @@ struct Batch {
   at::Tensor positions;                // [T] int64: position within the document
   std::vector<int64_t> offsets;        // [D+1]: first token of each document, and T
   std::vector<int64_t> sample_index;   // [D]: global sample (row) index each document came from
+  int64_t first_row = 0;               // place of its first row (sample) in the optimizer step
   int64_t tokens() const { return offsets.back(); }
   int64_t valid_tokens() const;        // labels that are not -100
 };

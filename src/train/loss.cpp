@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/near.h"
+#include "comm/exact_sums.h"
 #include "ops/gemm.h"
 #include "train/loss_kernel.h"
 
@@ -30,11 +31,11 @@ struct Problem {
 
 /// The loss with gradients made during the forward pass.
 struct Result {
-  LossSums sums;
+  ExactLossSums sums;
   at::Tensor d_student_TH, d_head_VH;   // undefined where not wanted
 };
 
-void add_token(LossSums& sums, const TokenLoss& token) {
+void add_token(ExactLossSums& sums, const TokenLoss& token) {
   sums.loss += token.loss;
   sums.lm += token.lm;
   sums.fkl += token.fkl;
@@ -140,7 +141,7 @@ Result run(const Problem& problem, const at::Tensor& student, const at::Tensor& 
 /// Forward computes loss and gradients; backward only multiplies them by the incoming scalar.
 struct DistillationLoss : torch::autograd::Function<DistillationLoss> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& student_TH, const at::Tensor& head_student_VH,
-                            const Problem* problem, LossSums* sums) {
+                            const Problem* problem, ExactLossSums* sums) {
     const Result result = run(*problem, student_TH, head_student_VH);
     *sums = result.sums;
     ctx->save_for_backward({result.d_student_TH, result.d_head_VH});
@@ -186,13 +187,22 @@ LossSums& LossSums::operator+=(const LossSums& other) {
   return *this;
 }
 
-void LossSums::add_up(const Group& group) {
-  if (group.alone()) return;
+ExactLossSums& ExactLossSums::operator+=(const ExactLossSums& other) {
+  loss += other.loss;
+  lm += other.lm;
+  fkl += other.fkl;
+  rkl += other.rkl;
+  cakld += other.cakld;
+  fkl_squared += other.fkl_squared;
+  tokens += other.tokens;
+  top1_agree += other.top1_agree;
+  return *this;
+}
+
+LossSums ExactLossSums::total(const Group& group) const {
   // Counts below 2^53 are exact in float64.
-  at::Tensor all = at::tensor({loss, lm, fkl, rkl, cakld, fkl_squared, static_cast<double>(tokens), static_cast<double>(top1_agree)}, at::kDouble);
-  group.all_reduce(all, Reduce::kSum);
-  const auto* x = all.const_data_ptr<double>();
-  *this = {x[0], x[1], x[2], x[3], x[4], static_cast<int64_t>(x[6]), x[5], static_cast<int64_t>(x[7])};
+  const std::vector<ExactSum> all = add_up(group, {loss, lm, fkl, rkl, cakld, fkl_squared, static_cast<double>(tokens), static_cast<double>(top1_agree)});
+  return {all[0], all[1], all[2], all[3], all[4], static_cast<int64_t>(double{all[6]}), all[5], static_cast<int64_t>(double{all[7]})};
 }
 
 LossResult distillation_loss(const Compute& compute, const LossSection& options, const at::Tensor& student_TH, const at::Tensor& teacher_TH,

@@ -1,5 +1,6 @@
 // The distillation loss from hidden states, in token chunks: [tokens, vocabulary] never exists.
 #pragma once
+#include "base/exact_sum.h"
 #include "comm/group.h"
 #include "config/config.h"
 #include "ops/compute.h"
@@ -16,8 +17,15 @@ struct LossSums {
   double fkl_squared = 0;          // sum of squares per token: standard errors
   int64_t top1_agree = 0;          // tokens whose argmax equals the teacher's
   LossSums& operator+=(const LossSums& other);
-  /// The sum over all ranks of `group`, which must all call it.
-  void add_up(const Group& group);
+};
+
+/// The same while they are being made: which rank and micro-batch has which tokens does not change a bit of them.
+struct ExactLossSums {
+  ExactSum loss, lm, fkl, rkl, cakld, fkl_squared;
+  int64_t tokens = 0, top1_agree = 0;
+  ExactLossSums& operator+=(const ExactLossSums& other);
+  /// Over all ranks of `group`, which must all call it.
+  LossSums total(const Group& group) const;
 };
 
 /// Tensor parallelism: hidden states are this rank's tokens [t,H], labels those of all its tp ranks [T], heads this rank's rows [v,H].
@@ -35,7 +43,7 @@ struct LossSplit {
 /// and all tp ranks must call it. An undefined `teacher` means no distillation (lm only).
 struct LossResult {
   at::Tensor loss;                 // [] compute.accurate(), requires grad
-  LossSums sums;
+  ExactLossSums sums;
 };
 LossResult distillation_loss(const Compute& compute, const LossSection& options, const at::Tensor& student_TH, const at::Tensor& teacher_TH,
                              const at::Tensor& head_student_VH, const at::Tensor& head_teacher_VH, const at::Tensor& labels_T, double scale, const LossSplit& split = {});

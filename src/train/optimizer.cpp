@@ -3,28 +3,29 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/exact_sum.h"
+#include "comm/exact_sums.h"
+#include "train/adamw_kernel.h"
 
 namespace scalewright {
 
 namespace {
 
-/// Sum of squares in float64, front to back in eight lanes: one order whatever the number of threads.
+/// Each row's squares in float64 from front to back, the rows exactly: one result whatever the threads, and wherever the rows are.
 template <class T>
-double sum_of_squares(const T* x, int64_t n) {
-  double lanes[8] = {};
-  int64_t i = 0;
-  for (; i + 8 <= n; i += 8)
-    for (int l = 0; l < 8; ++l) lanes[l] += static_cast<double>(x[i + l]) * x[i + l];
-  double sum = 0;
-  for (const double lane : lanes) sum += lane;
-  for (; i < n; ++i) sum += static_cast<double>(x[i]) * x[i];
-  return sum;
+void add_squares(const T* x, int64_t n, int64_t width, ExactSum& sum) {
+  for (int64_t begin = 0; begin < n; begin += width) {
+    double row = 0;
+    for (int64_t i = begin; i < std::min(n, begin + width); ++i) row += static_cast<double>(x[i]) * x[i];
+    sum += row;
+  }
 }
 
-double sum_of_squares(const at::Tensor& gradient) {
-  const at::Tensor g = gradient.contiguous().cpu();
-  return g.scalar_type() == at::kDouble ? sum_of_squares(g.const_data_ptr<double>(), g.numel())
-                                        : sum_of_squares(g.const_data_ptr<float>(), g.numel());
+void update(const AdamWUpdate& u, at::Tensor& p, const at::Tensor& g, at::Tensor& m, at::Tensor& v) {
+  if (p.is_cpu()) return adamw_update_cpu(u, p, g, m, v);
+  m.mul_(u.beta1).add_(g, (1 - u.beta1) * u.factor);
+  v.mul_(u.beta2).addcmul_(g, g, (1 - u.beta2) * u.factor * u.factor);
+  p.mul_(u.decay).addcdiv_(m, v.sqrt().mul_(u.root).add_(u.eps), -u.rate);
 }
 
 }  // namespace
@@ -36,24 +37,36 @@ AdamW::AdamW(const TrainSection& options, std::vector<Trainable> trainables, std
   for (Trainable& trainable : trainables) {
     const auto dtype = trainable.tensor.scalar_type();
     SW_CHECK(dtype == at::kFloat || dtype == at::kDouble, "trainable {} is neither float32 nor float64", trainable.name);
-    slots_.push_back({trainable, at::zeros_like(trainable.tensor), at::zeros_like(trainable.tensor)});
-    slots_.back().m.requires_grad_(false);
-    slots_.back().v.requires_grad_(false);
+    Slot slot{trainable, trainable.placement ? trainable.placement->replicas() : nullptr, {}, {}, {}};
+    const int64_t ranks = slot.replicas ? slot.replicas->size() : 1, elements = trainable.tensor.numel();
+    for (int64_t r = 0; r < ranks; ++r) slot.shares.push_back(split_range(elements, 1, ranks, r).size());
+    slot.m = at::zeros({slot.own().size()}, trainable.tensor.options().requires_grad(false));
+    slot.v = at::zeros_like(slot.m);
+    slots_.push_back(std::move(slot));
   }
 }
 
+IndexRange AdamW::Slot::own() const {
+  return split_range(trainable.tensor.numel(), 1, static_cast<int64_t>(shares.size()), replicas ? replicas->rank() : 0);
+}
+
+at::Tensor AdamW::Slot::own_elements(const at::Tensor& all) const { return all.detach().flatten().narrow(0, own().begin, own().size()); }
+
+at::Tensor AdamW::Slot::all_elements(const at::Tensor& share) const {
+  return (replicas ? replicas->all_gather(share.contiguous(), shares) : share).view(trainable.tensor.sizes());
+}
+
 double AdamW::gradient_norm(const Group* world) const {
-  double sum = 0;
+  ExactSum sum;
   for (const Slot& slot : slots_) {
-    const at::Tensor& gradient = slot.trainable.tensor.grad();
-    if (gradient.defined()) sum += sum_of_squares(slot.trainable.placement ? slot.trainable.placement->owned(gradient) : gradient);
+    const Trainable& trainable = slot.trainable;
+    if (!trainable.tensor.grad().defined() || trainable.tensor.numel() == 0) continue;
+    const at::Tensor g = (trainable.placement ? trainable.placement->owned(trainable.tensor.grad()) : trainable.tensor.grad()).cpu().contiguous();
+    const int64_t width = trainable.tensor.size(-1);
+    if (g.scalar_type() == at::kDouble) add_squares(g.const_data_ptr<double>(), g.numel(), width, sum);
+    else add_squares(g.const_data_ptr<float>(), g.numel(), width, sum);
   }
-  if (world && !world->alone()) {
-    at::Tensor all = at::full({1}, sum, at::kDouble);
-    world->all_reduce(all, Reduce::kSum);
-    sum = all.item<double>();
-  }
-  return std::sqrt(sum);
+  return std::sqrt(double{world ? add_up(*world, {sum})[0] : sum});
 }
 
 void AdamW::step(double lr, double norm) {
@@ -65,12 +78,11 @@ void AdamW::step(double lr, double norm) {
   for (Slot& slot : slots_) {
     const std::size_t group = slot.trainable.lr_group;
     const double slot_lr = lr * (group < group_factor_.size() ? group_factor_[group] : 1.0);
-    at::Tensor& p = slot.trainable.tensor;
-    const at::Tensor g = p.grad().defined() ? (factor == 1.0 ? p.grad() : p.grad() * factor) : at::zeros_like(p);
-    if (weight_decay_ != 0) p.mul_(1 - slot_lr * weight_decay_);
-    slot.m.mul_(beta1_).add_(g, 1 - beta1_);
-    slot.v.mul_(beta2_).addcmul_(g, g, 1 - beta2_);
-    p.addcdiv_(slot.m, slot.v.sqrt().div_(correction2).add_(eps_), -slot_lr / correction1);
+    at::Tensor& tensor = slot.trainable.tensor;
+    const at::Tensor g = tensor.grad().defined() ? slot.own_elements(tensor.grad()).contiguous() : at::zeros_like(slot.m);
+    at::Tensor p = slot.own_elements(tensor).clone();
+    update({factor, 1 - slot_lr * weight_decay_, beta1_, beta2_, slot_lr / correction1, 1 / correction2, eps_}, p, g, slot.m, slot.v);
+    tensor.copy_(slot.all_elements(p));
   }
 }
 
@@ -82,8 +94,10 @@ std::map<std::string, at::Tensor> AdamW::state() const {
   std::map<std::string, at::Tensor> state;
   for (const Slot& slot : slots_) {
     const auto& placement = slot.trainable.placement;
-    state["adam.m/" + slot.trainable.name] = placement ? placement->gather(slot.m) : slot.m;
-    state["adam.v/" + slot.trainable.name] = placement ? placement->gather(slot.v) : slot.v;
+    for (const auto& [prefix, share] : {std::pair("adam.m/", slot.m), std::pair("adam.v/", slot.v)}) {
+      const at::Tensor local = slot.all_elements(share);
+      state[prefix + slot.trainable.name] = placement ? placement->gather(local) : local;
+    }
   }
   return state;
 }
@@ -97,14 +111,14 @@ void AdamW::load_state(const std::map<std::string, at::Tensor>& state, int64_t u
     const auto& placement = slot.trainable.placement;
     for (const auto& [prefix, own] : {std::pair("adam.m/", slot.m), std::pair("adam.v/", slot.v)}) {
       const std::string name = prefix + slot.trainable.name;
-      const std::vector<int64_t> shape = placement ? placement->whole() : own.sizes().vec();
+      const std::vector<int64_t> shape = placement ? placement->whole() : slot.trainable.tensor.sizes().vec();
       const auto found = state.find(name);
       known.insert(name);
       if (found == state.end()) problems.push_back(name + " is missing");
       else if (found->second.sizes().vec() != shape || found->second.scalar_type() != own.scalar_type())
         problems.push_back(fmt::format("{} is {} [{}], expected {} [{}]", name, toString(found->second.scalar_type()), fmt::join(found->second.sizes(), "x"),
                                        toString(own.scalar_type()), fmt::join(shape, "x")));
-      else copies.emplace_back(own, placement ? placement->narrow(found->second) : found->second);
+      else copies.emplace_back(own, slot.own_elements(placement ? placement->narrow(found->second) : found->second));
     }
   }
   for (const auto& [name, tensor] : state)

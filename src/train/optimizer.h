@@ -17,11 +17,10 @@ class AdamW {
   /// `group_factor`: learning-rate factor by Trainable::lr_group; groups beyond it have factor 1.
   AdamW(const TrainSection& options, std::vector<Trainable> trainables, std::vector<double> group_factor = {});
 
-  /// sqrt of the sum over trainables, in name order, of float64 sums of squares, over all ranks of `world` (which must all call
-  /// it):
-  /// each element counts once, whoever holds it.
+  /// sqrt of the sum of squares of all gradients over all ranks of `world` (which must all call it): each element counts once, whoever
+  /// holds it, and who that is changes no bit.
   double gradient_norm(const Group* world = nullptr) const;
-  /// One update at learning rate `lr` with gradients multiplied by min(1, clip/norm) (clip 0: as they are). `norm` must be finite.
+  /// All ranks must call it. One update at learning rate `lr` with gradients multiplied by min(1, clip/norm) (clip 0: as they are). `norm` must be finite.
   void step(double lr, double norm);
   void clear_gradients();
 
@@ -34,9 +33,15 @@ class AdamW {
                   const std::function<bool(const std::string&)>& left_out = {});
 
  private:
+  /// Ranks that hold the same scales share the work and the moments: each updates its share of the elements and tells the others.
   struct Slot {
     Trainable trainable;
-    at::Tensor m, v;
+    const Group* replicas;          // nullptr: this rank alone
+    std::vector<int64_t> shares;    // elements of each replica
+    at::Tensor m, v;                // of the own share, flat
+    IndexRange own() const;
+    at::Tensor own_elements(const at::Tensor& all) const;
+    at::Tensor all_elements(const at::Tensor& share) const;
   };
   double beta1_, beta2_, eps_, weight_decay_, clip_;
   std::vector<double> group_factor_;

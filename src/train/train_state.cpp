@@ -16,9 +16,10 @@ constexpr int kStateVersion = 1;
 /// Keys that may change between the parts of one run.
 constexpr std::array<std::string_view, 17> kFreeKeys = {
     "train.log_every", "train.save_every", "train.keep_last", "train.keep_every", "train.validate_every", "train.max_skipped", "train.resume",
+    "train.recompute*",                        // memory for time
     "output.*", "evaluate.*", "policy.*", "search.*", "export.*", "slurm.*",
     "parallel.*",                              // the layout does not change the result
-    "model.path", "model.dtype", "data.*"};   // identified by what they lead to
+    "model.*", "data.*"};   // identified by what they lead to
 
 bool is_free(const std::string& key) {
   return std::any_of(kFreeKeys.begin(), kFreeKeys.end(), [&](std::string_view pattern) { return glob_match(pattern, key); });

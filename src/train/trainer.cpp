@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/failpoint.h"
 #include "comm/tensor_map.h"
+#include "ops/tensor_memory.h"
 #include "store/checkpoint.h"
 #include "train/angelslim_output.h"
 #include "train/metrics_writer.h"
@@ -33,12 +34,19 @@ std::pair<std::map<std::string, at::Tensor>, std::map<std::string, at::Tensor>> 
   return {quantizers, optimizer};
 }
 
+/// Share of the layers whose forward pass is computed again.
+double recomputed_share(const Decoder& decoder, const TrainSection& options) {
+  if (!options.recompute) return 0;
+  const double layers = static_cast<double>(decoder.config().layers), stages = decoder.mesh().pp().size();
+  return options.recompute_layers == 0 ? 1 : std::min(1.0, static_cast<double>(options.recompute_layers) * stages / layers);
+}
+
 class Run {
  public:
   explicit Run(const TrainInputs& in)
       : in_(in), options_(in.config.train), folder_(checkpoints_folder(in.run)), optimizer_(options_, in.decoder.trainables()),
         resumed_(continue_run()), guard_(options_.max_skipped, state_.skipped, state_.skipped_in_a_row),
-        step_log_(in.decoder.config(), options_.recompute ? 5 : 4, options_.steps, state_.interval) {
+        step_log_(in.decoder.config(), 4 + recomputed_share(in.decoder, options_), options_.steps, state_.interval) {
     if (in.mesh.first()) metrics_.emplace(in.run, resumed_);
   }
 
@@ -110,6 +118,7 @@ class Run {
     values["gnorm"] = norm_;
     values["lr"] = lr_;
     values["skipped"] = static_cast<double>(guard_.skipped());
+    values["tensor_memory"] = static_cast<double>(largest_of_ranks(peak_tensor_bytes()));
     in_.log.info("{}", step_log_.line(state_.step, values, guard_.skipped()));
     if (metrics_) metrics_->write("train", state_.step, values);
     outcome_.loss = values["loss"];
@@ -149,6 +158,7 @@ class Run {
     checkpoint.tensors = in_.decoder.quantizer_state();
     checkpoint.tensors.merge(optimizer_.state());
     checkpoint.tensors = gather_on_first(in_.mesh.pp(), std::move(checkpoint.tensors));
+    failpoint("train.save");
     if (in_.mesh.first()) write(checkpoint);
     in_.mesh.world().barrier();   // nobody goes on, or ends, before the checkpoint is there
   }
@@ -164,13 +174,15 @@ class Run {
     prune_checkpoints(folder_, options_.keep_last, options_.keep_every, pinned);
   }
 
-  /// A signal that any rank got: all stop after the same step.
-  int stop_asked() const {
-    if (in_.mesh.world().alone()) return stop_.asked();
-    at::Tensor signal = at::full({1}, static_cast<int64_t>(stop_.asked()), at::kLong);
-    in_.mesh.world().all_reduce(signal, Reduce::kMax);
-    return static_cast<int>(signal.item<int64_t>());
+  int64_t largest_of_ranks(int64_t value) const {
+    if (in_.mesh.world().alone()) return value;
+    at::Tensor largest = at::full({1}, value, at::kLong);
+    in_.mesh.world().all_reduce(largest, Reduce::kMax);
+    return largest.item<int64_t>();
   }
+
+  /// A signal that any rank got: all stop after the same step.
+  int stop_asked() const { return static_cast<int>(largest_of_ranks(stop_.asked())); }
 
   [[noreturn]] void stop(int signal) const {
     in_.mesh.dismiss_watchdog();

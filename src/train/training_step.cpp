@@ -2,7 +2,9 @@
 
 #include <deque>
 
+#include "base/failpoint.h"
 #include "model/pipeline.h"
+#include "train/batch_loss.h"
 
 namespace scalewright {
 
@@ -10,8 +12,10 @@ namespace {
 
 std::vector<Batch> micro_batches(const RowSource& source, const TrainSection& options, int64_t first_row, int64_t rows, int64_t at_once) {
   std::vector<Batch> batches;
-  for (int64_t begin = 0; begin < rows; begin += at_once)
+  for (int64_t begin = 0; begin < rows; begin += at_once) {
     batches.push_back(make_batch(source, static_cast<std::uint64_t>(options.seed), first_row + begin, std::min(at_once, rows - begin)));
+    batches.back().first_row = begin;
+  }
   return batches;
 }
 
@@ -36,9 +40,11 @@ StepResult accumulate_gradients(Decoder& decoder, Teacher& teacher, const RowSou
   int64_t valid = 0;
   for (const Batch& batch : batches) valid += batch.valid_tokens();
   StepResult result;
+  ExactLossSums sums;
   ForwardOptions forward;
   forward.mode = Mode::kStudent;
   forward.recompute = options.recompute;
+  forward.recompute_layers = options.recompute_layers;
 
   struct InFlight {
     StagePass pass;
@@ -46,6 +52,7 @@ StepResult accumulate_gradients(Decoder& decoder, Teacher& teacher, const RowSou
   };
   std::deque<InFlight> in_flight;
   const auto backward_oldest = [&] {
+    failpoint("train.backward");
     backward_stage(decoder, in_flight.front().pass, in_flight.front().loss);
     in_flight.pop_front();
   };
@@ -55,19 +62,18 @@ StepResult accumulate_gradients(Decoder& decoder, Teacher& teacher, const RowSou
     if (batch.valid_tokens() == 0) continue;
     const auto local = std::make_shared<const LocalBatch>(localize(batch, mesh));
     const at::Tensor target = teacher.hidden(local);
+    failpoint("train.forward");
     InFlight micro{forward_stage(decoder, local, forward), {}};
     if (decoder.last_stage()) {
-      const LossResult loss = distillation_loss(decoder.compute(), options.loss, micro.pass.output, target, decoder.head(), teacher.head(),
-                                                local->labels.to(decoder.compute().device), 1.0 / static_cast<double>(valid),
-                                                {&mesh.tp(), local->layout.tp_rows});
+      const LossResult loss = batch_loss(decoder, options.loss, micro.pass.output, target, teacher.head(), *local, 1.0 / static_cast<double>(valid));
       micro.loss = loss.loss;
-      result.sums += loss.sums;
+      sums += loss.sums;
     }
     in_flight.push_back(std::move(micro));
     if (in_flight.size() > ahead) backward_oldest();
   }
   while (!in_flight.empty()) backward_oldest();
-  result.sums.add_up(mesh.world());
+  result.sums = sums.total(mesh.world());
   decoder.sum_gradients();
   return result;
 }

@@ -1,6 +1,7 @@
 #include "train/validation.h"
 
 #include "model/pipeline.h"
+#include "train/batch_loss.h"
 
 namespace scalewright {
 
@@ -34,7 +35,7 @@ ValidationScores validate(Decoder& decoder, Teacher& teacher, const RowSource& s
   options.top_k = 0;
   ForwardOptions forward;
   forward.mode = Mode::kStudent;
-  LossSums sums;
+  ExactLossSums sums;
   for (int64_t begin = 0; begin < source.size(); begin += batch) {
     const Batch rows = make_ordered_batch(source, begin, std::min(batch, source.size() - begin));
     if (rows.valid_tokens() == 0) continue;
@@ -42,11 +43,9 @@ ValidationScores validate(Decoder& decoder, Teacher& teacher, const RowSource& s
     const at::Tensor target = teacher.hidden(local);
     const at::Tensor student = forward_stage(decoder, local, forward).output;
     if (!decoder.last_stage()) continue;
-    sums += distillation_loss(decoder.compute(), options, student, target, decoder.head(), teacher.head(), local->labels.to(student.device()), 1,
-                              {&decoder.mesh().tp(), local->layout.tp_rows}).sums;
+    sums += batch_loss(decoder, options, student, target, teacher.head(), *local, 1).sums;
   }
-  sums.add_up(decoder.mesh().world());
-  return scores_of(sums);
+  return scores_of(sums.total(decoder.mesh().world()));
 }
 
 }  // namespace scalewright

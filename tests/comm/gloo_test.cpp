@@ -4,9 +4,11 @@
 #include <thread>
 
 #include "base/error.h"
+#include "comm/exact_sums.h"
 #include "comm/gloo.h"
 #include "comm/mesh.h"
 #include "comm/tensor_map.h"
+#include "ops/tensor_memory.h"
 
 namespace scalewright {
 namespace {
@@ -67,6 +69,19 @@ TEST(Gloo, SumsInRankOrderAndInFloat32) {
     }
 }
 
+TEST(Gloo, ExactSumsOverRanks) {
+  on_ranks(3, [](const Group& group) {
+    std::vector<ExactSum> own(2);
+    for (int i = 0; i < 5; ++i) own[0] += std::ldexp(0.1 * (group.rank() + 1), 40 * i - 90);
+    if (group.rank() == 1) own[1] += 7.0;   // the others have no part of it
+    ExactSum want;
+    for (int r = 2; r >= 0; --r)
+      for (int i = 0; i < 5; ++i) want += std::ldexp(0.1 * (r + 1), 40 * i - 90);
+    const std::vector<ExactSum> all = add_up(group, own);
+    SW_CHECK(double{all[0]} == double{want} && double{all[1]} == 7.0, "sums {} and {}", double{all[0]}, double{all[1]});
+  });
+}
+
 TEST(Gloo, NanReachesEverybody) {
   on_ranks(2, [&](const Group& group) {
     at::Tensor x = at::full({2}, group.rank() == 1 ? std::numeric_limits<float>::quiet_NaN() : 1.0f, at::kFloat);
@@ -108,6 +123,21 @@ TEST(Gloo, PeersAndMaps) {
     if (!at::equal(x, of_rank(1, {3, 5}, at::kBFloat16))) throw std::runtime_error("broadcast");
     const auto all = gather_on_first(group, {{fmt::format("of {}", group.rank()), at::full({2}, group.rank(), at::kLong)}, {"same", at::empty({0})}});
     if (group.rank() == 0 && (all.size() != 3 || all.at("of 1").sum().item<int64_t>() != 2)) throw std::runtime_error("gather_on_first");
+  });
+}
+
+TEST(Gloo, ManyMessagesAreNotKept) {
+  count_tensor_memory();
+  reset_peak_tensor_bytes();
+  on_ranks(2, [](const Group& group) {
+    // 60 messages of 4 MB: kept, they would be 240 MB.
+    for (int i = 0; i < 60; ++i) {
+      at::Tensor x = at::full({1 << 20}, static_cast<float>(i), at::kFloat);
+      if (group.rank() == 0) group.send(x, 1);
+      else group.receive(x, 0);
+      SW_CHECK(x[7].item<float>() == static_cast<float>(i), "message {} holds {}", i, x[7].item<float>());
+    }
+    if (group.rank() == 0) SW_CHECK(peak_tensor_bytes() < 100'000'000, "{} bytes held", peak_tensor_bytes());
   });
 }
 

@@ -83,7 +83,8 @@ def train_words(layout, run_folder, model, format, steps, *words):
     options = {"model.path": REFERENCE / model, "output.path": run_folder, "quantize.format": format, "train.steps": steps, "train.log_every": 1, "data.seq_len": 40,
                "data.max_samples": 64, "data.validation_fraction": 0.1, "train.micro_batch": 8 * tp * cp * pp // world, "train.global_batch": 8, "train.lr": 1e-2,
                "train.act_scales": str(format == "nvfp4").lower(), "train.schedule": "linear", **dict(word.split("=") for word in words)}
-    return world, ["train", "--dtype", "float64", "--threads", "1", "--json", *flags, *(word for key, value in options.items() for word in ("-o", f"{key}={value}"))]
+    dtype = "float32" if "parallel.deterministic=layout" in words else "float64"
+    return world, ["train", "--dtype", dtype, "--threads", "1", "--json", *flags, *(word for key, value in options.items() for word in ("-o", f"{key}={value}"))]
 
 
 def train(*arguments):
@@ -123,10 +124,89 @@ def test_training_in_any_layout_is_the_same_run(tmp_path, model, format, layouts
         expect_same_run(tmp_path / "one", tmp_path / layout, 4)
 
 
+def expect_same_bits(one, other, step):
+    assert losses(one) == losses(other)
+    want, got = tensors(one, step), tensors(other, step)
+    assert set(want) == set(got) and any(name.startswith("adam.v/") for name in want)
+    for name in want:
+        assert want[name].tobytes() == got[name].tobytes(), name
+
+
+BITWISE = "parallel.deterministic=layout"
+
+
+@pytest.mark.parametrize("model,format,layouts", [("qwen3_moe", "nvfp4", ["dp2", "tp2cp2pp2", "ep2tp2dp2"]), ("hy_v3", "w8a8", ["ep4", "cp2ep2", "tp2dp2"]),
+                                                  ("qwen3_moe_mixed", "w4afp8", ["tp4", "pp2tp2"])])
+def test_deterministic_layouts_are_equal_to_the_bit(tmp_path, model, format, layouts):
+    train("one", tmp_path / "one", model, format, 3, BITWISE)
+    for layout in layouts:
+        train(layout, tmp_path / layout, model, format, 3, BITWISE)
+        expect_same_bits(tmp_path / "one", tmp_path / layout, 3)
+
+
+def test_only_deterministic_layouts_are_equal_to_the_bit(tmp_path):
+    """Else the test above would show nothing."""
+    for layout in ("one", "tp2"):
+        world, words = train_words(layout, tmp_path / layout, "qwen3_moe", "nvfp4", 3)
+        words[words.index("float64")] = "float32"
+        assert run(world, *words).returncode == 0
+    want, got = tensors(tmp_path / "one", 3), tensors(tmp_path / "tp2", 3)
+    assert any(want[name].tobytes() != got[name].tobytes() for name in want)
+
+
+def test_deterministic_runs_go_on_in_another_layout_to_the_bit_and_export_the_same_files(tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    words = [BITWISE, "train.schedule=constant", "train.validate_every=2", "train.save_every=2"]   # export takes the best of the validated
+    train("one", whole, "qwen3_moe", "nvfp4", 6, *words)
+    for steps, layout in ((2, "dp2"), (4, "ep2tp2dp2"), (6, "one")):
+        # Micro-batches, recompute and threads are free to change as well.
+        train(layout, parts, "qwen3_moe", "nvfp4", steps, *words, "train.micro_batch=1", f"train.recompute={str(steps == 4).lower()}")
+    expect_same_bits(whole, parts, 6)
+    for folder, world, words in ((whole, 1, []), (parts, 2, ["--tp", "2"])):
+        result = run(world, "export", "--run", folder, "--out", folder / "served", *words)
+        assert result.returncode == 0, result.stderr[-2000:]
+    names = sorted(path.name for path in (whole / "served").iterdir())
+    assert names == sorted(path.name for path in (parts / "served").iterdir()) and "model.safetensors" in names
+    for name in names:
+        if name.endswith(".safetensors"):
+            assert (whole / "served" / name).read_bytes() == (parts / "served" / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("layout,model,format", [("dp2", "qwen3_moe", "nvfp4"), ("tp2dp2", "hy_v3", "w8a8"), ("tp2cp2", "qwen2", "w4a16"), ("pp2dp2", "qwen3_moe", "fp8")])
+def test_dense_weights_sharded_over_data_parallel_ranks(tmp_path, layout, model, format):
+    train("one", tmp_path / "one", model, format, 3)
+    train(layout, tmp_path / "sharded", model, format, 3, "parallel.shard_dense=true")
+    expect_same_run(tmp_path / "one", tmp_path / "sharded", 3)
+
+
 def test_recompute_and_micro_batches_in_a_pipeline(tmp_path):
     train("one", tmp_path / "one", "qwen3_moe_deep", "nvfp4", 2)
     train("pp3", tmp_path / "pp3", "qwen3_moe_deep", "nvfp4", 2, "train.micro_batch=2", "train.recompute=true")
     expect_same_run(tmp_path / "one", tmp_path / "pp3", 2)
+
+
+def test_stage_sizes_by_hand(tmp_path):
+    train("one", tmp_path / "one", "qwen3_moe_deep", "w4a16", 2)
+    train("pp3", tmp_path / "pp3", "qwen3_moe_deep", "w4a16", 2, "train.micro_batch=4", "parallel.first_stage_layers=1", "parallel.last_stage_layers=2")
+    expect_same_run(tmp_path / "one", tmp_path / "pp3", 2)
+    folder = REFERENCE / "qwen3_moe_deep"
+    words = ["parity", "--model", folder, "--expected", folder / "expected.safetensors", "--threads", "1", "--pp", "2"]
+    sizes = json.loads(run(2, *words, "--json", "-o", "parallel.first_stage_layers=1").stdout)["local_parameters"]
+    assert sizes[0] < 0.5 * sizes[1]
+    result = run(2, *words, "-o", "parallel.first_stage_layers=1", "-o", "parallel.last_stage_layers=1")
+    assert result.returncode != 0 and "leave one of them at 0" in result.stderr
+    planned = run(1, "plan", "--json", "-o", f"model.path={folder}", "--world", "3", "--pp", "3", "-o", "parallel.first_stage_layers=1", "-o", "parallel.last_stage_layers=2")
+    layers = [rank["layers"] for rank in json.loads(planned.stdout)["ranks"]]
+    assert layers[0] == [0, 1] and layers[2][1] - layers[2][0] == 2
+
+
+def test_recomputing_some_layers_changes_no_bit(tmp_path):
+    for name, words in (("none", []), ("two", ["train.recompute=true", "train.recompute_layers=2"]), ("all", ["train.recompute=true"])):
+        train("one", tmp_path / name, "qwen3_moe_deep", "nvfp4", 2, *words)
+    memory = {name: json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[-2])["tensor_memory"] for name in ("none", "two", "all")}
+    assert memory["all"] < memory["two"] < memory["none"]
+    expect_same_bits(tmp_path / "none", tmp_path / "two", 2)
+    expect_same_bits(tmp_path / "none", tmp_path / "all", 2)
 
 
 def test_a_run_goes_on_in_another_layout(tmp_path):

@@ -1,0 +1,34 @@
+#include "train/adamw_kernel.h"
+
+#include "ops/element.h"
+
+namespace scalewright {
+namespace {
+
+template <class T>
+SW_VECTOR_CLONES void update_elements(const AdamWUpdate& update, T* p, const T* g, T* m, T* v, int64_t n) {
+  const auto value = [](double x) { return static_cast<T>(x); };
+  const T factor = value(update.factor), decay = value(update.decay), beta1 = value(update.beta1), beta2 = value(update.beta2), rate = value(update.rate),
+          root = value(update.root), eps = value(update.eps), rest1 = value(1 - update.beta1), rest2 = value(1 - update.beta2);
+  for (int64_t i = 0; i < n; ++i) {
+    const T gradient = g[i] * factor;
+    m[i] = m[i] * beta1 + gradient * rest1;
+    v[i] = v[i] * beta2 + gradient * gradient * rest2;
+    p[i] = p[i] * decay - rate * (m[i] / (std::sqrt(v[i]) * root + eps));
+  }
+}
+
+}  // namespace
+
+void adamw_update_cpu(const AdamWUpdate& update, at::Tensor& p, const at::Tensor& g, at::Tensor& m, at::Tensor& v) {
+  const auto on = [&]<class T>(T) {
+    auto *to = p.mutable_data_ptr<T>(), *first = m.mutable_data_ptr<T>(), *second = v.mutable_data_ptr<T>();
+    const auto* gradient = g.const_data_ptr<T>();
+    at::parallel_for(0, p.numel(), 1 << 15, [&](int64_t begin, int64_t end) {
+      update_elements(update, to + begin, gradient + begin, first + begin, second + begin, end - begin);
+    });
+  };
+  p.scalar_type() == at::kDouble ? on(double{}) : on(float{});
+}
+
+}  // namespace scalewright
