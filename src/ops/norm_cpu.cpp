@@ -1,6 +1,8 @@
+#include "ops/cuda_build.h"
 #include "ops/element.h"
 #include "ops/norm_kernels.h"
 #include "ops/row_math.h"
+#include "ops/tensors_cuda.h"
 
 namespace scalewright {
 namespace {
@@ -50,6 +52,8 @@ at::Tensor weight_gradient(const Rows& dy, const Rows& x, const Accurate<T>* rst
 }  // namespace
 
 std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  if constexpr (kCudaBuild)
+    if (x.is_cuda()) return cuda::rms_norm_forward(x, weight, eps);
   const Rows rows(x);
   const at::Tensor w = weight.contiguous();
   at::Tensor y = at::empty(x.sizes(), x.options());
@@ -70,6 +74,8 @@ std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at
 
 std::pair<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
                                                     const at::Tensor& rstd, bool want_dx, bool want_dweight) {
+  if constexpr (kCudaBuild)
+    if (x.is_cuda()) return cuda::rms_norm_backward(dy, x, weight, rstd, want_dx, want_dweight);
   const Rows rows(x), dy_rows(dy);
   const at::Tensor w = weight.contiguous();
   at::Tensor dx, dweight;

@@ -1,6 +1,8 @@
+#include "ops/cuda_build.h"
 #include "ops/element.h"
 #include "ops/rope_kernels.h"
 #include "ops/row_math.h"
+#include "ops/tensors_cuda.h"
 
 namespace scalewright {
 namespace {
@@ -14,6 +16,8 @@ SW_VECTOR_CLONES void rotate(const T* x, const Accurate<T>* cos, const Accurate<
 }  // namespace
 
 at::Tensor rotate_half(const at::Tensor& x_THD, const at::Tensor& cos, const at::Tensor& sin, bool inverse) {
+  if constexpr (kCudaBuild)
+    if (x_THD.is_cuda()) return cuda::rotate_half(x_THD, cos, sin, inverse);
   const at::Tensor x = x_THD.stride(2) == 1 ? x_THD : x_THD.contiguous();
   at::Tensor y = at::empty(x.sizes(), x.options());
   const int64_t tokens = x.size(0), heads = x.size(1), width = x.size(2), half = width / 2;

@@ -1,8 +1,10 @@
 #include "quant/activation_loops.h"
 
 #include "base/error.h"
+#include "ops/cuda_build.h"
 #include "quant/numeric.h"
 #include "quant/rows.h"
+#include "quant/tensors_cuda.h"
 
 namespace scalewright {
 namespace {
@@ -49,6 +51,8 @@ class TokenScales {
 }  // namespace
 
 at::Tensor fake_quantize_activation(const ActivationScheme& scheme, const at::Tensor& x_TK) {
+  if constexpr (kCudaBuild)
+    if (x_TK.is_cuda()) return cuda::fake_quantize_activation(scheme, x_TK);
   const int64_t columns = x_TK.size(1);
   const at::Tensor x = x_TK.detach().contiguous(), out = at::empty_like(x);
   const std::vector<float> globals = row_globals(scheme);
@@ -104,7 +108,9 @@ ActivationGradient activation_gradient(const ActivationScheme& scheme, const at:
 
 at::Tensor row_maxima(const at::Tensor& x_TK) {
   at::Tensor maxima = at::zeros({x_TK.size(0)}, at::kFloat);
-  if (x_TK.numel() == 0) return maxima;
+  if (x_TK.numel() == 0) return maxima.to(x_TK.device());
+  if constexpr (kCudaBuild)
+    if (x_TK.is_cuda()) return cuda::group_amax(x_TK, x_TK.size(1));
   const at::Tensor x = x_TK.detach().contiguous();
   const RowReader reader(x, x.size(1), "activation");
   auto* data = maxima.mutable_data_ptr<float>();
@@ -117,7 +123,7 @@ at::Tensor row_maxima(const at::Tensor& x_TK) {
 
 float rows_amax(const at::Tensor& x_TK, int64_t begin, int64_t end) {
   if (begin == end || x_TK.size(1) == 0) return 0.0f;
-  const at::Tensor maxima = row_maxima(x_TK.narrow(0, begin, end - begin));
+  const at::Tensor maxima = row_maxima(x_TK.narrow(0, begin, end - begin)).to(at::kCPU);
   float largest;
   group_amax_row(maxima.const_data_ptr<float>(), 1, end - begin, &largest);
   return largest;

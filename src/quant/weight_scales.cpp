@@ -3,8 +3,10 @@
 #include <limits>
 
 #include "base/error.h"
+#include "ops/cuda_build.h"
 #include "quant/numeric.h"
 #include "quant/rows.h"
+#include "quant/tensors_cuda.h"
 
 namespace scalewright {
 namespace {
@@ -59,6 +61,22 @@ float peer_global(const WeightScheme& scheme, at::ScalarType dtype, float amax) 
   return weight_dtype ? std::max(round_to(dtype, s), round_to(dtype, kPeerFloor)) : std::max(s, kPeerFloor);
 }
 
+/// float32 [E,N,K/g] on the CPU: the largest magnitude of each group.
+at::Tensor group_maxima(const at::Tensor& w, int64_t groups, int64_t group) {
+  at::Tensor amax = at::zeros({w.size(0), w.size(1), groups}, at::kFloat);
+  const int64_t columns = w.size(2);
+  if (columns == 0) return amax;
+  if constexpr (kCudaBuild)
+    if (w.is_cuda()) return cuda::group_amax(w, group).to(at::kCPU).view(amax.sizes());
+  const RowReader reader(w, columns, "weight");
+  auto* data = amax.mutable_data_ptr<float>();
+  parallel_rows(reader.rows(), columns, [&](int64_t begin, int64_t end) {
+    std::vector<float> buffer(columns);
+    for (int64_t row = begin; row < end; ++row) group_amax_row(reader.row(row, buffer.data()), groups, group, data + row * groups);
+  });
+  return amax;
+}
+
 void check_finite(const at::Tensor& amax, const at::Tensor& w, const std::string& name) {
   if (at::isfinite(amax).all().item<bool>()) return;
   const auto index = at::nonzero(at::isfinite(w).logical_not())[0];
@@ -111,15 +129,10 @@ ReferenceScales reference_scales(const WeightScheme& scheme, const at::Tensor& w
                                 "a format with channel scales (fp8, w8a8)", name, columns, group));
   const int64_t groups = scheme.groups(columns);
   const at::Tensor w = w_ENK.contiguous();
-  at::Tensor amax = at::zeros({experts, rows, groups}, at::kFloat);
-  const RowReader reader(w, columns, "weight");
-  auto* amax_data = amax.mutable_data_ptr<float>();
-  parallel_rows(columns > 0 ? experts * rows : 0, columns, [&](int64_t begin, int64_t end) {
-    std::vector<float> buffer(columns);
-    for (int64_t row = begin; row < end; ++row) group_amax_row(reader.row(row, buffer.data()), groups, group, amax_data + row * groups);
-  });
+  at::Tensor amax = group_maxima(w, groups, group);
   check_finite(amax, w, name);
   if (columns_of_rows && scheme.format.layout == ScaleLayout::kChannel) columns_of_rows->all_reduce(amax, Reduce::kMax);
+  const auto* amax_data = amax.const_data_ptr<float>();
 
   ReferenceScales result;
   result.ref = at::empty_like(amax);
@@ -146,6 +159,8 @@ ReferenceScales reference_scales(const WeightScheme& scheme, const at::Tensor& w
   auto* ref_data = result.ref.mutable_data_ptr<float>();
   for (int64_t row = 0; row < experts * rows; ++row)
     reference_row(scheme, w.scalar_type(), amax_data + row * groups, groups, made_with[row / rows], ref_data + row * groups);
+  for (at::Tensor* made : {&result.ref, &result.global, &result.divisor})
+    if (made->defined()) *made = made->to(w.device());
   return result;
 }
 
