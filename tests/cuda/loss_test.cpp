@@ -1,5 +1,6 @@
 // The per-token loss: sums in the CPU's order, so that only the device's own logarithms can differ.
 #include "comparison.h"
+#include "train/adamw_kernel.h"
 #include "train/loss_cuda.h"
 #include "train/loss_kernel.h"
 
@@ -73,6 +74,20 @@ TEST(Loss, LabelsAlone) {
   options.gradient = true;
   for (const auto dtype : {at::kFloat, at::kDouble})
     for (const int64_t vocabulary : {1, 17, 33000}) compare(options, dtype, 3, vocabulary, false, vocabulary == 17, "lm");
+}
+
+TEST(AdamW, OneStep) {
+  const AdamWUpdate update{0.37, 0.999, 0.9, 0.95, 1e-3, 1.7, 1e-8};
+  for (const auto dtype : {at::kFloat, at::kDouble}) {
+    for (const int64_t n : {0, 1, 1000}) {
+      at::Tensor p = normal({n}, 61, dtype), g = adversarial({n}, 62, dtype, true), m = normal({n}, 63, dtype), v = normal({n}, 64, dtype).square();
+      at::Tensor got_p = there(p.clone()), got_m = there(m.clone()), got_v = there(v.clone());
+      cuda::adamw_update(update, got_p, there(g), got_m, got_v);
+      adamw_update_cpu(update, p, g, m, v);
+      for (const auto& [got, want, name] : {std::tuple(got_p, p, "p"), std::tuple(got_m, m, "m"), std::tuple(got_v, v, "v")})
+        expect_same("adamw", got, want, name);
+    }
+  }
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include "base/error.h"
 #include "ops/element.h"
 #include "ops/tensors_cuda.h"
+#include "train/adamw_cuda.h"
+#include "train/adamw_kernel.h"
 #include "train/loss_kernel_cuda.h"
 
 namespace scalewright::cuda {
@@ -30,6 +32,13 @@ std::vector<TokenLoss> read_token_losses(std::span<const at::Tensor> losses) {
   static_assert(std::is_trivially_copyable_v<TokenLoss>);
   if (!result.empty()) std::memcpy(static_cast<void*>(result.data()), bytes.const_data_ptr(), result.size() * sizeof(TokenLoss));
   return result;
+}
+
+void adamw_update(const AdamWUpdate& update, at::Tensor& p, const at::Tensor& g, at::Tensor& m, at::Tensor& v) {
+  SW_CHECK(p.is_contiguous() && g.is_contiguous() && m.is_contiguous() && v.is_contiguous() && g.scalar_type() == p.scalar_type() &&
+               m.scalar_type() == p.scalar_type() && v.scalar_type() == p.scalar_type() && g.numel() == p.numel(),
+           "an update of {} values", p.numel());
+  launch_adamw(update, element_of(p, "a trainable"), p.mutable_data_ptr(), data_of(g), m.mutable_data_ptr(), v.mutable_data_ptr(), p.numel(), stream_of(p));
 }
 
 }  // namespace scalewright::cuda
