@@ -10,6 +10,7 @@
 
 #include "app/command.h"
 #include "app/runtime.h"
+#include "ops/cuda_build.h"
 
 namespace scalewright {
 namespace {
@@ -91,6 +92,8 @@ std::vector<std::string> find_problems(const OrderedJson& report) {
   const auto& features = report["cpu"]["features"];
   if (std::find(features.begin(), features.end(), "avx2") == features.end())
     problems.push_back("the CPU has no AVX2: everything works, slowly");
+  if (report["device"]["cuda"].get<bool>() && !report["device"]["kernels"].get<bool>())
+    problems.push_back("a GPU can be used, but this build has no CUDA kernels, so quantized models run on the CPU only: configure with -DSCALEWRIGHT_CUDA=ON (docs/cuda.md)");
   constexpr int64_t kGiB = 1ll << 30;
   if (report["disk"]["free_bytes"] < kGiB)
     problems.push_back("less than 1 GiB of disk is free here: checkpoints and exports will not fit");
@@ -116,6 +119,7 @@ class DoctorCommand : public Command {
         {"disk", {{"folder", std::filesystem::current_path().string()}, {"free_bytes", free_disk_bytes()}}},
         {"device",
          {{"cuda", at::hasCUDA()},
+          {"kernels", kCudaBuild},
           {"used", context.compute.device.str()},
           {"dtype", compute_dtype_name(context.compute.dtype)}}},
         {"ranks", context.mesh.size()},
@@ -145,8 +149,9 @@ class DoctorCommand : public Command {
     text += fmt::format("disk     {:.1f} GiB free in {}\n", gib(report["disk"]["free_bytes"]),
                         report["disk"]["folder"].get<std::string>());
     text +=
-        fmt::format("device   {}, {} (CUDA: {})\n", report["device"]["used"].get<std::string>(),
-                    report["device"]["dtype"].get<std::string>(), report["device"]["cuda"].get<bool>() ? "yes" : "no");
+        fmt::format("device   {}, {} (CUDA: {}; CUDA kernels built: {})\n", report["device"]["used"].get<std::string>(),
+                    report["device"]["dtype"].get<std::string>(), report["device"]["cuda"].get<bool>() ? "yes" : "no",
+                    report["device"]["kernels"].get<bool>() ? "yes" : "no");
     text += fmt::format("ranks    {}\n", report["ranks"].get<int>());
     text += "python  ";
     for (const auto& [name, value] : report["python"].items())

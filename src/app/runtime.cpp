@@ -1,17 +1,22 @@
 #include "app/runtime.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace scalewright {
 namespace {
 
-at::Device find_device(const std::string& name) {
+/// Processes of one host take its GPUs in turn; this process then works on its own only.
+at::Device find_device(const std::string& name, int local_rank) {
   if (name == "cpu") return at::kCPU;
   if (!at::hasCUDA())
     throw UserError(
         "--device cuda: no CUDA device can be used (a CPU build of libtorch, or no driver)\n"
         "hint: install a CUDA build of torch (TORCH_SPEC=torch==... ./run build), or leave --device away; see "
         "`scalewright doctor`");
-  return at::Device(at::kCUDA, 0);
+  const c10::impl::VirtualGuardImpl gpus(at::kCUDA);
+  const at::Device own(at::kCUDA, static_cast<at::DeviceIndex>(local_rank % gpus.deviceCount()));
+  gpus.setDevice(own);
+  return own;
 }
 
 void set_threads(int64_t threads) {
@@ -77,7 +82,7 @@ Runtime start_runtime(const CommonOptions& common, Log& log, const World& world)
   const Config config = command_config(common);
   for (const auto& note : config.notes) log.info("{}: {}", common.config, note);
   Compute compute;
-  compute.device = find_device(common.device);
+  compute.device = find_device(common.device, world.local_rank);
   compute.dtype = resolve_dtype(config.model.dtype, compute.device);
   compute.deterministic = config.parallel.deterministic == "layout";
   return {Mesh::connect(degrees_of(config.parallel, world.size), world), compute};

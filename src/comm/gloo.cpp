@@ -13,6 +13,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/error.h"
+#include "comm/host_group.h"
 
 namespace scalewright {
 
@@ -272,7 +273,7 @@ std::unique_ptr<Group> Rendezvous::group(const std::string& name, const std::vec
   try {
     auto gloo = c10::make_intrusive<Gloo>(c10::make_intrusive<c10d::PrefixStore>(fmt::format("{}/{}", name, ranks[0]), state_->store),
                                           static_cast<int>(own - ranks.begin()), static_cast<int>(ranks.size()), state_->options);
-    return std::make_unique<GlooGroup>(name, ranks, std::move(gloo), state_->watchdog);
+    return make_host_group(std::make_unique<GlooGroup>(name, ranks, std::move(gloo), state_->watchdog));
   } catch (const std::exception& error) {
     throw CommError(fmt::format("group {} of ranks {} does not come together within {} s: {}", name, fmt::join(ranks, ","), state_->timeout.count(), error.what()));
   }

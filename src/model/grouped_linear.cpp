@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "ops/gemm.h"
+#include "ops/grouped_gemm.h"
 
 namespace scalewright {
 namespace {
@@ -22,6 +23,7 @@ at::Tensor grouped_product(const Compute& compute, const at::Tensor& x, const st
     at::Tensor y = matmul_nt(compute, x, w[0]);
     return bias.defined() ? y.add_(bias[0]) : y;
   }
+  if (!bias.defined() && has_grouped_products(compute, x, w)) return grouped_nt(x, offsets, w);
   at::Tensor y = at::empty({x.size(0), w.size(1)}, x.options());
   for (int64_t e = 0; e < experts; ++e) {
     const int64_t begin = offsets[e], rows = offsets[e + 1] - begin;
@@ -35,6 +37,7 @@ at::Tensor grouped_product(const Compute& compute, const at::Tensor& x, const st
 
 at::Tensor grouped_input_gradient(const Compute& compute, const at::Tensor& dy, const std::vector<int64_t>& offsets, const at::Tensor& w) {
   if (w.size(0) == 1) return matmul_nn(compute, dy, w[0]);
+  if (has_grouped_products(compute, dy, w)) return grouped_nn(dy, offsets, w);
   at::Tensor dx = at::empty({dy.size(0), w.size(2)}, dy.options());
   for (int64_t e = 0; e < w.size(0); ++e) {
     const int64_t begin = offsets[e], rows = offsets[e + 1] - begin;
@@ -49,6 +52,10 @@ void add_alpha_gradients(const Compute& compute, const WeightQuantizer& quantize
                          const std::vector<int64_t>& offsets, const at::Tensor& source, at::Tensor& d_alpha) {
   const int64_t experts = source.size(0), rows = source.size(1), columns = source.size(2);
   if (columns == 0) return;   // another tensor-parallel rank has all groups
+  if (has_grouped_products(compute, x, source)) {   // one dW of all experts: a GPU is filled by one launch, not by tiles
+    quantizer.add_alpha_gradient(source, 0, 0, grouped_tn(dy, offsets, x).view({experts * rows, columns}), d_alpha);
+    return;
+  }
   const int64_t tile = std::clamp<int64_t>(kTileElements / columns, 16, rows);
   for (int64_t e = 0; e < experts; ++e) {
     const int64_t begin = offsets[e], count = offsets[e + 1] - begin;

@@ -2,8 +2,10 @@
 #include "ops/activation.h"
 
 #include "base/error.h"
+#include "ops/cuda_build.h"
 #include "ops/element.h"
-#include "ops/vector_math.h"
+#include "ops/row_math.h"
+#include "ops/tensors_cuda.h"
 
 namespace scalewright {
 namespace {
@@ -13,27 +15,19 @@ using torch::autograd::variable_list;
 
 template <typename T>
 SW_VECTOR_CLONES void activate(const T* gate, const T* up, T* out, int64_t width) {
-  using A = Accurate<T>;
-  for (int64_t i = 0; i < width; ++i) {
-    const A g = load(gate[i]);
-    out[i] = store<T>(g / (A{1} + fast_exp(-g)) * load(up[i]));
-  }
+  for (int64_t i = 0; i < width; ++i) out[i] = swiglu_value(gate[i], up[i]);
 }
 
-/// With s = sigmoid(gate): dgate = dy up s (1 + gate (1 - s)), dup = dy gate s.
 template <typename T>
 SW_VECTOR_CLONES void activate_gradient(const T* dy, const T* gate, const T* up, T* dgate, T* dup, int64_t width) {
-  using A = Accurate<T>;
-  for (int64_t i = 0; i < width; ++i) {
-    const A g = load(gate[i]), d = load(dy[i]), s = A{1} / (A{1} + fast_exp(-g));
-    dgate[i] = store<T>(d * load(up[i]) * (s * (A{1} + g * (A{1} - s))));
-    dup[i] = store<T>(d * (g * s));
-  }
+  for (int64_t i = 0; i < width; ++i) swiglu_gradient(dy[i], gate[i], up[i], dgate[i], dup[i]);
 }
 
 struct SwiGlu : torch::autograd::Function<SwiGlu> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& gate_up) {
     ctx->save_for_backward({gate_up});
+    if constexpr (kCudaBuild)
+      if (gate_up.is_cuda()) return cuda::swiglu_forward(gate_up);
     const Rows in(gate_up);
     const int64_t width = in.width / 2;
     at::Tensor out = at::empty({in.count, width}, gate_up.options());
@@ -48,6 +42,8 @@ struct SwiGlu : torch::autograd::Function<SwiGlu> {
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const at::Tensor gate_up = ctx->get_saved_variables()[0];
+    if constexpr (kCudaBuild)
+      if (gate_up.is_cuda()) return {cuda::swiglu_backward(grads[0], gate_up)};
     const Rows in(gate_up), dy(grads[0]);
     const int64_t width = in.width / 2;
     at::Tensor dx = at::empty(gate_up.sizes(), gate_up.options());
@@ -75,7 +71,7 @@ at::Tensor composed(const at::Tensor& gate_up) {
 at::Tensor swiglu(const at::Tensor& gate_up) {
   SW_CHECK(gate_up.dim() == 2 && gate_up.size(1) % 2 == 0, "swiglu of {} dimensions, {} values a row", gate_up.dim(),
            gate_up.size(-1));
-  return gate_up.is_cpu() ? SwiGlu::apply(gate_up) : composed(gate_up);
+  return has_kernels(gate_up) ? SwiGlu::apply(gate_up) : composed(gate_up);
 }
 
 }  // namespace scalewright

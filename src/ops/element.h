@@ -4,11 +4,11 @@
 #include <ATen/core/Tensor.h>
 #include <fmt/format.h>
 
-#include <bit>
 #include <cstdint>
 #include <string_view>
 
 #include "base/error.h"
+#include "ops/element_math.h"
 
 /// Clones of a function for wider vectors, chosen when the program starts. All give the same bits: nothing is
 /// contracted.
@@ -16,33 +16,11 @@
 
 namespace scalewright {
 
-template <typename T>
-struct AccurateOf {
-  using type = float;
-};
+SW_HOST_DEVICE float load(c10::BFloat16 v) { return bf16_to_float(v.x); }
 template <>
-struct AccurateOf<double> {
-  using type = double;
+struct StoreAs<c10::BFloat16> {
+  static SW_HOST_DEVICE c10::BFloat16 of(float v) { return c10::BFloat16(float_to_bf16(v), c10::BFloat16::from_bits()); }
 };
-/// float for bfloat16 and float, double for double.
-template <typename T>
-using Accurate = typename AccurateOf<T>::type;
-
-inline float load(c10::BFloat16 v) { return std::bit_cast<float>(static_cast<std::uint32_t>(v.x) << 16); }
-inline float load(float v) { return v; }
-inline double load(double v) { return v; }
-
-template <typename T>
-inline T store(Accurate<T> v) {
-  return v;
-}
-/// Round to nearest even; a NaN stays one. Without branches, so that loops of it vectorize.
-template <>
-inline c10::BFloat16 store<c10::BFloat16>(float v) {
-  const auto bits = std::bit_cast<std::uint32_t>(v);
-  const std::uint32_t rounded = v != v ? bits | 0x400000u : bits + 0x7fffu + ((bits >> 16) & 1u);
-  return c10::BFloat16(static_cast<std::uint16_t>(rounded >> 16), c10::BFloat16::from_bits());
-}
 
 /// Calls f(T{}) for the element type of `dtype`. Throws UserError for any but float64, float32 and bfloat16.
 template <typename F>

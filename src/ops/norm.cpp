@@ -2,6 +2,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "base/error.h"
+#include "ops/cuda_build.h"
 #include "ops/norm_kernels.h"
 
 namespace scalewright {
@@ -37,7 +38,7 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
            x.size(-1), weight.numel());
   SW_CHECK(x.scalar_type() == weight.scalar_type(), "norm of {} with weights in {}", c10::toString(x.scalar_type()),
            c10::toString(weight.scalar_type()));
-  if (!x.is_cpu()) return composed(x, weight, eps);
+  if (!has_kernels(x)) return composed(x, weight, eps);
   return RmsNorm::apply(x, weight, eps);
 }
 

@@ -1,6 +1,8 @@
+#include "ops/cuda_build.h"
 #include "ops/element.h"
 #include "ops/norm_kernels.h"
-#include "ops/vector_math.h"
+#include "ops/row_math.h"
+#include "ops/tensors_cuda.h"
 
 namespace scalewright {
 namespace {
@@ -11,22 +13,22 @@ template <typename T>
 SW_VECTOR_CLONES void normalize(const T* x, const T* w, T* y, int64_t width, Accurate<T> eps, Accurate<T>* rstd) {
   using A = Accurate<T>;
   const A squares = lane_sum<A>(width, [&](int64_t i) { return load(x[i]) * load(x[i]); });
-  const A r = A{1} / std::sqrt(squares / static_cast<A>(width) + eps);
+  const A r = reciprocal_rms(squares, static_cast<A>(width), eps);
   *rstd = r;
-  for (int64_t i = 0; i < width; ++i) y[i] = store<T>(load(w[i]) * load(store<T>(load(x[i]) * r)));
+  for (int64_t i = 0; i < width; ++i) y[i] = store<T>(load(w[i]) * normalized(x[i], r));
 }
 
 template <typename T>
 SW_VECTOR_CLONES void input_gradient(const T* dy, const T* x, const T* w, Accurate<T> rstd, T* dx, int64_t width) {
   using A = Accurate<T>;
   const A dot = lane_sum<A>(width, [&](int64_t i) { return load(dy[i]) * load(w[i]) * load(x[i]); });
-  const A along = dot * rstd * rstd / static_cast<A>(width);
-  for (int64_t i = 0; i < width; ++i) dx[i] = store<T>(rstd * (load(dy[i]) * load(w[i]) - load(x[i]) * along));
+  const A along = gradient_along(dot, rstd, static_cast<A>(width));
+  for (int64_t i = 0; i < width; ++i) dx[i] = norm_gradient(dy[i], x[i], w[i], rstd, along);
 }
 
 template <typename T>
 SW_VECTOR_CLONES void add_weight_gradient(const T* dy, const T* x, Accurate<T> rstd, Accurate<T>* sum, int64_t width) {
-  for (int64_t i = 0; i < width; ++i) sum[i] += load(dy[i]) * load(store<T>(load(x[i]) * rstd));
+  for (int64_t i = 0; i < width; ++i) sum[i] += load(dy[i]) * normalized(x[i], rstd);
 }
 
 at::ScalarType accurate_type(const at::Tensor& x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
@@ -50,6 +52,8 @@ at::Tensor weight_gradient(const Rows& dy, const Rows& x, const Accurate<T>* rst
 }  // namespace
 
 std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  if constexpr (kCudaBuild)
+    if (x.is_cuda()) return cuda::rms_norm_forward(x, weight, eps);
   const Rows rows(x);
   const at::Tensor w = weight.contiguous();
   at::Tensor y = at::empty(x.sizes(), x.options());
@@ -70,6 +74,8 @@ std::pair<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at
 
 std::pair<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
                                                     const at::Tensor& rstd, bool want_dx, bool want_dweight) {
+  if constexpr (kCudaBuild)
+    if (x.is_cuda()) return cuda::rms_norm_backward(dy, x, weight, rstd, want_dx, want_dweight);
   const Rows rows(x), dy_rows(dy);
   const at::Tensor w = weight.contiguous();
   at::Tensor dx, dweight;

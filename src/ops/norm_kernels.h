@@ -1,4 +1,4 @@
-// RMSNorm on the CPU, without autograd.
+// RMSNorm on the CPU (in CUDA builds also on GPUs, see tensors_cuda.h), without autograd.
 #pragma once
 #include <ATen/core/Tensor.h>
 

@@ -2,7 +2,9 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "base/error.h"
+#include "ops/cuda_build.h"
 #include "ops/permute_kernels.h"
+#include "ops/tensors_cuda.h"
 
 namespace scalewright {
 namespace {
@@ -12,6 +14,8 @@ using torch::autograd::variable_list;
 
 /// The sorted row of every (token, choice).
 at::Tensor inverse_of(const at::Tensor& slot) {
+  if constexpr (kCudaBuild)
+    if (slot.is_cuda()) return cuda::inverse_of(slot);
   at::Tensor inverse = at::empty_like(slot);
   const int64_t* slots = slot.const_data_ptr<int64_t>();
   int64_t* rows = inverse.data_ptr<int64_t>();
@@ -96,7 +100,7 @@ at::Tensor gather_tokens(const at::Tensor& x_TH, const ExpertOrder& order) {
   const int64_t tokens = x_TH.size(0), rows = order.slot.numel();
   SW_CHECK(x_TH.dim() == 2 && (tokens == 0 ? rows == 0 : rows % tokens == 0), "{} sorted rows of {} tokens", rows,
            tokens);
-  if (x_TH.is_cpu()) return Gather::apply(x_TH, order.token, order.slot);
+  if (has_kernels(x_TH)) return Gather::apply(x_TH, order.token, order.slot);
   // Every choice is a row of its own first, so that the gradient is a sum in a fixed order and not an atomic addition.
   return x_TH.unsqueeze(1)
       .expand({tokens, tokens == 0 ? 0 : rows / tokens, x_TH.size(1)})
@@ -107,7 +111,7 @@ at::Tensor gather_tokens(const at::Tensor& x_TH, const ExpertOrder& order) {
 at::Tensor combine_tokens(const at::Tensor& y, const at::Tensor& weight_Tk, const ExpertOrder& order) {
   SW_CHECK(y.dim() == 2 && weight_Tk.dim() == 2 && y.size(0) == weight_Tk.numel() && y.size(0) == order.slot.numel(),
            "{} rows with {} weights in an order of {}", y.size(0), weight_Tk.numel(), order.slot.numel());
-  if (y.is_cpu()) return Combine::apply(y, weight_Tk, order.token, order.slot);
+  if (has_kernels(y)) return Combine::apply(y, weight_Tk, order.token, order.slot);
   const auto exact = y.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor rows =
       y.index_select(0, order.slot.argsort()).view({weight_Tk.size(0), weight_Tk.size(1), y.size(1)});

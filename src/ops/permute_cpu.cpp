@@ -1,5 +1,7 @@
+#include "ops/cuda_build.h"
 #include "ops/element.h"
 #include "ops/permute_kernels.h"
+#include "ops/tensors_cuda.h"
 #include "ops/vector_math.h"
 
 namespace scalewright {
@@ -38,6 +40,8 @@ at::Tensor accurate_weights(const at::Tensor& weight, const at::Tensor& like) {
 }  // namespace
 
 at::Tensor copy_rows(const at::Tensor& x, const at::Tensor& token) {
+  if constexpr (kCudaBuild)
+    if (x.is_cuda()) return cuda::copy_rows(x, token);
   const Rows from(x);
   const int64_t count = token.numel(), width = from.width;
   at::Tensor out = at::empty({count, width}, x.options());
@@ -54,6 +58,8 @@ at::Tensor copy_rows(const at::Tensor& x, const at::Tensor& token) {
 }
 
 at::Tensor sum_choices(const at::Tensor& y, const at::Tensor& weight_Tk, const at::Tensor& inverse, int64_t tokens) {
+  if constexpr (kCudaBuild)
+    if (y.is_cuda()) return cuda::sum_choices(y, weight_Tk, inverse, tokens);
   const Rows from(y);
   const int64_t width = from.width, choices = tokens == 0 ? 0 : inverse.numel() / tokens;
   at::Tensor out = at::empty({tokens, width}, y.options());
@@ -83,6 +89,8 @@ at::Tensor sum_choices(const at::Tensor& y, const at::Tensor& weight_Tk, const a
 
 at::Tensor scale_rows(const at::Tensor& dout, const at::Tensor& weight_Tk, const at::Tensor& token,
                       const at::Tensor& slot) {
+  if constexpr (kCudaBuild)
+    if (dout.is_cuda()) return cuda::scale_rows(dout, weight_Tk, token, slot);
   const Rows from(dout);
   const int64_t count = token.numel(), width = from.width;
   at::Tensor dy = at::empty({count, width}, dout.options());
@@ -102,6 +110,8 @@ at::Tensor scale_rows(const at::Tensor& dout, const at::Tensor& weight_Tk, const
 
 at::Tensor choice_dots(const at::Tensor& dout, const at::Tensor& y, const at::Tensor& weight_Tk,
                        const at::Tensor& inverse) {
+  if constexpr (kCudaBuild)
+    if (dout.is_cuda()) return cuda::choice_dots(dout, y, weight_Tk, inverse);
   const Rows gradient(dout), value(y);
   const int64_t slots = inverse.numel(), choices = weight_Tk.size(1);
   at::Tensor out = at::empty(weight_Tk.sizes(),

@@ -1,4 +1,4 @@
-// Moves of token rows on the CPU, without autograd. `inverse` [T*k]: the sorted row of each (token, choice).
+// Moves of token rows on the CPU (in CUDA builds also on GPUs, see tensors_cuda.h), without autograd. `inverse` [T*k]: the sorted row of each (token, choice).
 #pragma once
 #include <ATen/core/Tensor.h>
 

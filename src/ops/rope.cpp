@@ -2,6 +2,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "base/error.h"
+#include "ops/cuda_build.h"
 #include "ops/rope_kernels.h"
 
 namespace scalewright {
@@ -43,7 +44,7 @@ at::Tensor apply_rope(const at::Tensor& x_THD, const RopeTable& table) {
                2 * table.cos.size(1) == x_THD.size(2),
            "rope of {} tokens of {} values with a table of {} by {}", x_THD.size(0), x_THD.size(-1), table.cos.size(0),
            table.cos.size(-1));
-  if (!x_THD.is_cpu()) return composed(x_THD, table);
+  if (!has_kernels(x_THD)) return composed(x_THD, table);
   return Rope::apply(x_THD, table.cos, table.sin);
 }
 

@@ -1,5 +1,8 @@
+#include "ops/cuda_build.h"
 #include "ops/element.h"
 #include "ops/rope_kernels.h"
+#include "ops/row_math.h"
+#include "ops/tensors_cuda.h"
 
 namespace scalewright {
 namespace {
@@ -7,16 +10,14 @@ namespace {
 template <typename T>
 SW_VECTOR_CLONES void rotate(const T* x, const Accurate<T>* cos, const Accurate<T>* sin, Accurate<T> sign, T* y,
                              int64_t half) {
-  for (int64_t i = 0; i < half; ++i) {
-    const Accurate<T> a = load(x[i]), b = load(x[i + half]), s = sign * sin[i];
-    y[i] = store<T>(a * cos[i] - b * s);
-    y[i + half] = store<T>(b * cos[i] + a * s);
-  }
+  for (int64_t i = 0; i < half; ++i) rotate_pair(x[i], x[i + half], cos[i], sign * sin[i], y[i], y[i + half]);
 }
 
 }  // namespace
 
 at::Tensor rotate_half(const at::Tensor& x_THD, const at::Tensor& cos, const at::Tensor& sin, bool inverse) {
+  if constexpr (kCudaBuild)
+    if (x_THD.is_cuda()) return cuda::rotate_half(x_THD, cos, sin, inverse);
   const at::Tensor x = x_THD.stride(2) == 1 ? x_THD : x_THD.contiguous();
   at::Tensor y = at::empty(x.sizes(), x.options());
   const int64_t tokens = x.size(0), heads = x.size(1), width = x.size(2), half = width / 2;

@@ -1,4 +1,4 @@
-// The rotation on the CPU, without autograd.
+// The rotation on the CPU (in CUDA builds also on GPUs, see tensors_cuda.h), without autograd.
 #pragma once
 #include <ATen/core/Tensor.h>
 

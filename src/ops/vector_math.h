@@ -3,11 +3,13 @@
 #include <bit>
 #include <cstdint>
 
+#include "base/host_device.h"
+
 namespace scalewright {
 
 /// e^x within 2 units of the last place. Below -87.3 exactly 0; above 88.37 clamped to e^88.37; NaN stays NaN.
 /// x = n ln2 + r with |r| <= ln2/2 (ln2 in two parts, Cody and Waite), then the Taylor polynomial to r^7.
-inline __attribute__((always_inline)) float fast_exp(float x) {
+SW_HOST_DEVICE float fast_exp(float x) {
   const float top = x > 88.37f ? 88.37f : x;
   const float shifted = top * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: the rounded n lies in the low bits
   const float n = shifted - 12582912.0f;
@@ -25,7 +27,7 @@ inline __attribute__((always_inline)) float fast_exp(float x) {
 }
 
 /// As above in double: 0 below -708, clamped above 709.4, Taylor polynomial to r^13.
-inline __attribute__((always_inline)) double fast_exp(double x) {
+SW_HOST_DEVICE double fast_exp(double x) {
   const double top = x > 709.4 ? 709.4 : x;
   const double shifted = top * 1.4426950408889634 + 6755399441055744.0;  // 1.5 * 2^52
   const double n = shifted - 6755399441055744.0;

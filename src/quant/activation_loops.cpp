@@ -1,17 +1,13 @@
 #include "quant/activation_loops.h"
 
-#include <limits>
-
 #include "base/error.h"
+#include "ops/cuda_build.h"
 #include "quant/numeric.h"
 #include "quant/rows.h"
+#include "quant/tensors_cuda.h"
 
 namespace scalewright {
 namespace {
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kLeastNormal = 0x1p-126f;
-constexpr float kPeerFloor = 1e-10f, kPeerRefFloor = 1e-12f;
 
 Rounder rounder_of(const ActivationScheme& scheme) {
   return WeightScheme{scheme.format, scheme.rules, at::kFloat}.rounder();
@@ -25,42 +21,6 @@ std::vector<float> row_globals(const ActivationScheme& scheme) {
   return result;
 }
 
-void token_scale(const ActivationScheme& scheme, float amax, EffectiveRow& row) {
-  const auto qmax = static_cast<float>(scheme.format.qmax);
-  const bool deploy = scheme.rules == Rules::kDeploy;
-  row.divide[0] = row.multiply[0] = std::max(amax / qmax, deploy ? kLeastNormal : kPeerFloor);  // in this order NaN stays
-  row.high[0] = deploy ? kInfinity : qmax;
-  row.low[0] = -row.high[0];
-}
-
-/// slope = d(effective scale)/dS; the block scale follows S inversely, straight through its rounding, so little is left of it.
-void peer_blocks(const float* amax, float global, EffectiveRow& row) {
-  for (std::size_t g = 0; g < row.divide.size(); ++g) {
-    const float raw = amax[g] > 0 ? (amax[g] / numeric::kE2M1Max) / global : 1.0f;
-    const float block = numeric::round_e4m3(numeric::clamp(raw, kPeerRefFloor, numeric::kE4M3Max));
-    const float unfloored = global * block;
-    row.divide[g] = row.multiply[g] = std::max(unfloored, kPeerFloor);
-    row.low[g] = -numeric::kE2M1Max;
-    row.high[g] = numeric::kE2M1Max;
-    const bool follows = raw >= kPeerRefFloor && raw <= numeric::kE4M3Max && amax[g] > 0;
-    row.slope[g] = unfloored >= kPeerFloor ? static_cast<double>(block) - (follows ? raw : 0.0) : 0.0;
-  }
-}
-
-void deploy_blocks(const float* amax, float global, EffectiveRow& row) {
-  for (std::size_t g = 0; g < row.divide.size(); ++g) {
-    const float raw = (amax[g] / numeric::kE2M1Max) / global;
-    const float block = numeric::round_e4m3(raw);
-    const bool vanishes = block == 0.0f;   // engines write zeros where the block scale underflows
-    const bool clips = raw > numeric::kE4M3Max;
-    row.multiply[g] = block * global;
-    row.divide[g] = vanishes ? kInfinity : row.multiply[g];
-    row.high[g] = clips ? numeric::kE2M1Max : kInfinity;
-    row.low[g] = -row.high[g];
-    row.slope[g] = vanishes ? 0.0 : static_cast<double>(block) - (clips ? 0.0 : raw);
-  }
-}
-
 /// Scales of one token, from its own maxima.
 class TokenScales {
  public:
@@ -70,12 +30,13 @@ class TokenScales {
   const EffectiveRow& of(int64_t row, const float* x, float global) {
     if (scheme_.row_amax.defined()) amax_[0] = scheme_.row_amax.const_data_ptr<float>()[row];
     else group_amax_row(x, static_cast<int64_t>(amax_.size()), group_, amax_.data());
-    if (!scheme_.two_level())
-      token_scale(scheme_, amax_[0], row_);
-    else if (scheme_.rules == Rules::kDeploy)
-      deploy_blocks(amax_.data(), global, row_);
-    else
-      peer_blocks(amax_.data(), global, row_);
+    const bool deploy = scheme_.rules == Rules::kDeploy;
+    if (!scheme_.two_level()) {
+      row_.set(0, scale_rules::token_scale(deploy, static_cast<float>(scheme_.format.qmax), amax_[0]));
+      return row_;
+    }
+    for (std::size_t g = 0; g < amax_.size(); ++g)
+      row_.set(static_cast<int64_t>(g), deploy ? scale_rules::deploy_block(amax_[g], global) : scale_rules::peer_block(amax_[g], global));
     return row_;
   }
   int64_t group() const { return group_; }
@@ -105,6 +66,8 @@ void keep_in_range(const bool* keep, const at::Tensor& from, int64_t row, int64_
 }  // namespace
 
 at::Tensor fake_quantize_activation(const ActivationScheme& scheme, const at::Tensor& x_TK) {
+  if constexpr (kCudaBuild)
+    if (x_TK.is_cuda()) return cuda::fake_quantize_activation(scheme, x_TK);
   const int64_t columns = x_TK.size(1);
   const at::Tensor x = x_TK.detach().contiguous(), out = at::empty_like(x);
   const std::vector<float> globals = row_globals(scheme);
@@ -161,7 +124,9 @@ ActivationGradient activation_gradient(const ActivationScheme& scheme, const at:
 
 at::Tensor row_maxima(const at::Tensor& x_TK) {
   at::Tensor maxima = at::zeros({x_TK.size(0)}, at::kFloat);
-  if (x_TK.numel() == 0) return maxima;
+  if (x_TK.numel() == 0) return maxima.to(x_TK.device());
+  if constexpr (kCudaBuild)
+    if (x_TK.is_cuda()) return cuda::group_amax(x_TK, x_TK.size(1));
   const at::Tensor x = x_TK.detach().contiguous();
   const RowReader reader(x, x.size(1), "activation");
   auto* data = maxima.mutable_data_ptr<float>();
@@ -174,7 +139,7 @@ at::Tensor row_maxima(const at::Tensor& x_TK) {
 
 float rows_amax(const at::Tensor& x_TK, int64_t begin, int64_t end) {
   if (begin == end || x_TK.size(1) == 0) return 0.0f;
-  const at::Tensor maxima = row_maxima(x_TK.narrow(0, begin, end - begin));
+  const at::Tensor maxima = row_maxima(x_TK.narrow(0, begin, end - begin)).to(at::kCPU);
   float largest;
   group_amax_row(maxima.const_data_ptr<float>(), 1, end - begin, &largest);
   return largest;

@@ -16,6 +16,8 @@ struct ActivationScheme {
   std::vector<float> globals;
   at::Tensor row_amax = {};   // float32 [T]: of whole rows, where other ranks hold more columns of them; undefined: of what is here
 
+  at::Tensor globals_device = {};   // float32 [segments] instead of `globals`, for tokens on a GPU
+
   bool two_level() const { return format.layout == ScaleLayout::kTwoLevelBlock; }
   /// Whether the straight-through estimator can drop a gradient: never for run-time scales of our numerics, where a token's own
   /// maximum is in range by construction.

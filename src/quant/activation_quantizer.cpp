@@ -4,7 +4,9 @@
 
 #include "base/error.h"
 #include "comm/exact_sums.h"
+#include "ops/cuda_build.h"
 #include "quant/activation_loops.h"
+#include "quant/tensors_cuda.h"
 
 namespace scalewright {
 namespace {
@@ -13,8 +15,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
-constexpr float kTwoLevelSpan = 2688.0f;   // 6 * 448
-constexpr float kPeerFloor = 1e-10f;
+using scale_rules::kPeerFloor;
+using scale_rules::kTwoLevelSpan;
 
 std::vector<float> to_floats(const at::Tensor& t) {
   const at::Tensor f = t.detach().to(at::kCPU, at::kFloat).contiguous();
@@ -47,7 +49,7 @@ struct FakeQuantizeActivation : Function<FakeQuantizeActivation> {
     data["clips"] = scheme.clips();
     data["sums"] = reinterpret_cast<int64_t>(sums);   // quantizers outlive every graph
     if (scheme.clips()) {
-      context->save_for_backward({x, alpha.value_or(at::Tensor()), ref.value_or(at::Tensor()), scheme.row_amax});
+      context->save_for_backward({x, alpha.value_or(at::Tensor()), ref.value_or(at::Tensor()), scheme.row_amax, scheme.globals_device});
       data["grid"] = static_cast<int64_t>(scheme.format.grid);
       data["layout"] = static_cast<int64_t>(scheme.format.layout);
       data["group"] = scheme.format.group;
@@ -64,6 +66,13 @@ struct FakeQuantizeActivation : Function<FakeQuantizeActivation> {
     const auto saved = context->get_saved_variables();
     ActivationScheme scheme = saved_scheme(context);
     scheme.row_amax = saved[3];
+    scheme.globals_device = saved[4];
+    if constexpr (kCudaBuild) {
+      if (saved[0].is_cuda()) {
+        const cuda::ActivationGradients on_device = cuda::activation_gradient(scheme, saved[0], gradients[0], saved[1], saved[2]);
+        return {on_device.x, on_device.alpha, {}, {}, {}};
+      }
+    }
     const ActivationGradient gradient = activation_gradient(scheme, saved[0], gradients[0], saved[1].defined() && saved[1].requires_grad());
     auto* sums = reinterpret_cast<std::vector<ExactSum>*>(context->saved_data["sums"].toInt());
     if (!sums || !saved[1].defined()) return {gradient.x, global_gradient(scheme.rules, gradient.global, saved[1], saved[2], gradient.factor), {}, {}, {}};
@@ -102,17 +111,12 @@ at::Tensor ActivationQuantizer::forward(const at::Tensor& x_TK, const std::vecto
     throw DataError(fmt::format("{}: {} input features are not a multiple of the format's block of {}", name_, x_TK.size(1), group));
   ActivationScheme scheme{format_, numerics_ == Numerics::kDeploy ? Rules::kDeploy : Rules::kPeerEager, {0, x_TK.size(0)}, {}};
   if (scheme.two_level()) {
-    if (numerics_ == Numerics::kDeploy) {
-      const std::vector<float> divisor = to_floats(exported_divisor());
-      scheme.globals = {1.0f / divisor[0]};
-    } else if (experts_ > 0) {
+    if (numerics_ == Numerics::kMcoreQad && experts_ > 0) {
       SW_CHECK(static_cast<int64_t>(offsets.size()) == experts_ + 1 && offsets.back() == x_TK.size(0), "{}: offsets do not fit", name_);
       scheme.offsets = offsets;
       if (!ref_.defined()) ref_ = first_references(x_TK, offsets);
-      scheme.globals = to_floats(global());
-    } else {
-      scheme.globals = {std::max(shared_maximum(rows_amax(x_TK, 0, x_TK.size(0)), sharing_.all) / kTwoLevelSpan, kPeerFloor)};
     }
+    set_globals(scheme, x_TK);
   } else if (sharing_.columns) {
     scheme.row_amax = row_maxima(x_TK);
     sharing_.columns->all_reduce(scheme.row_amax, Reduce::kMax);
@@ -120,6 +124,29 @@ at::Tensor ActivationQuantizer::forward(const at::Tensor& x_TK, const std::vecto
   if (x_TK.numel() == 0) return x_TK;   // only here: the others wait for this rank's maxima
   const auto given = [](const at::Tensor& t) { return t.defined() ? std::make_optional(t) : std::nullopt; };
   return FakeQuantizeActivation::apply(x_TK, given(alpha_), given(ref_), scheme, compute_.deterministic ? &sums_ : nullptr);
+}
+
+void ActivationQuantizer::set_globals(ActivationScheme& scheme, const at::Tensor& x_TK) {
+  const bool deploy = numerics_ == Numerics::kDeploy;
+  if (!has_global()) {
+    scheme.globals = {std::max(shared_maximum(rows_amax(x_TK, 0, x_TK.size(0)), sharing_.all) / kTwoLevelSpan, kPeerFloor)};
+    if (!x_TK.is_cpu()) scheme.globals_device = at::full({1}, scheme.globals[0], x_TK.options().dtype(at::kFloat));
+    return;
+  }
+  if constexpr (kCudaBuild) {
+    if (x_TK.is_cuda()) {   // without a look at the values: nothing waits for the device
+      check_known();
+      ref_ = ref_.to(alpha_.device(), at::kFloat);
+      scheme.globals_device = cuda::activation_globals(deploy, ref_, alpha_);
+      return;
+    }
+  }
+  if (!deploy) {
+    scheme.globals = to_floats(global());
+    return;
+  }
+  const std::vector<float> divisor = to_floats(exported_divisor());
+  scheme.globals = {1.0f / divisor[0]};
 }
 
 at::Tensor ActivationQuantizer::take_gradient() {
@@ -149,22 +176,26 @@ void ActivationQuantizer::observe(const at::Tensor& x_TK) {
   const float amax = rows_amax(x_TK, 0, x_TK.size(0));
   if (!std::isfinite(amax)) throw NonFiniteError(fmt::format("{}: an activation is not finite during calibration", name_));
   const at::Tensor seen = at::full({1}, amax / kTwoLevelSpan, at::kFloat);
-  ref_ = ref_.defined() ? at::maximum(ref_.detach(), seen) : seen;
+  ref_ = ref_.defined() ? at::maximum(ref_.detach().to(at::kCPU), seen) : seen;
 }
 
 void ActivationQuantizer::share_observed() {
   if (numerics_ != Numerics::kDeploy || !has_global() || !sharing_.all) return;
-  at::Tensor seen = ref_.defined() ? ref_.detach().clone() : at::full({1}, -1.0f, at::kFloat);
+  at::Tensor seen = ref_.defined() ? ref_.detach().to(at::kCPU).clone() : at::full({1}, -1.0f, at::kFloat);
   sharing_.all->all_reduce(seen, Reduce::kMax);
   ref_ = seen.item<float>() < 0 ? at::Tensor() : seen;
 }
 
-at::Tensor ActivationQuantizer::global() const {
+void ActivationQuantizer::check_known() const {
   SW_CHECK(has_global(), "{} has no global scale", name_);
   if (!ref_.defined())
     throw DataError(fmt::format("{}: no activation range is known\nhint: calibrate first (ptq --calib, quantize.calibration), or load the state of a calibrated run",
                                 name_));
-  return ref_.detach().to(at::kFloat) * alpha_.detach().to(at::kFloat).clamp(kAlphaLow, kAlphaHigh);
+}
+
+at::Tensor ActivationQuantizer::global() const {
+  check_known();
+  return ref_.detach().to(at::kCPU, at::kFloat) * alpha_.detach().to(at::kCPU, at::kFloat).clamp(kAlphaLow, kAlphaHigh);
 }
 
 at::Tensor ActivationQuantizer::exported_divisor() const {

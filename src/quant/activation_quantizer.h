@@ -9,6 +9,8 @@
 
 namespace scalewright {
 
+struct ActivationScheme;
+
 /// Ranks with which an input's statistics are shared; nullptr: all is here.
 struct ActivationSharing {
   const Group* columns = nullptr;   // other columns of the same tokens
@@ -44,12 +46,14 @@ class ActivationQuantizer {
   /// float32 [1] or [E]: reference global S as a multiplier (amax/2688); undefined until observed or first used.
   const at::Tensor& ref() const { return ref_; }
   void set_ref(const at::Tensor& ref) { ref_ = ref; }
-  /// The effective multiplier S = ref * clamp(alpha, .25, 4), float32; what the exporter writes is its reciprocal (CT divisor).
+  /// The effective multiplier S = ref * clamp(alpha, .25, 4), float32, on the CPU; what the exporter writes is its reciprocal (CT divisor).
   at::Tensor global() const;
   /// Deploy exports the divisor input_global_scale G = fl(1/S) and computes with fl(1/G), so that what is trained is what is served.
   at::Tensor exported_divisor() const;
 
  private:
+  void check_known() const;   // throws DataError when no range was observed
+  void set_globals(ActivationScheme& scheme, const at::Tensor& x_TK);
   at::Tensor first_references(const at::Tensor& x_TK, const std::vector<int64_t>& offsets) const;
 
   std::string name_;

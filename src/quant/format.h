@@ -1,11 +1,10 @@
 // The table of formats: what is stored for a weight, what is simulated for an activation. A new format is a row here and a kernel.
 #pragma once
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-
-#include <ATen/core/Tensor.h>
 
 namespace scalewright {
 

@@ -2,24 +2,9 @@
 #pragma once
 #include <cstdint>
 
-#include "quant/format.h"
+#include "quant/grids.h"
 
 namespace scalewright {
-
-/// How quotients become grid values.
-enum class Rounding {
-  kE2M1Even,        // ties to the even code
-  kE2M1TowardZero,  // ties toward zero (AngelSlim's dense linears)
-  kInteger,         // ties to even
-  kIntegerAway,     // ties away from zero (AngelSlim's Triton int4)
-  kE4M3,            // ties to even
-};
-
-/// A grid with its range: values lie in [low, high].
-struct Rounder {
-  Rounding rounding;
-  float low, high;
-};
 
 /// One row's scales: `groups` scales of `group` elements each. An element's quotient is x / divide, its value q * multiply.
 struct RowScales {

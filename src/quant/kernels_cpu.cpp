@@ -10,29 +10,7 @@ namespace scalewright {
 namespace {
 
 using namespace numeric;
-
-struct E2M1Even {
-  SW_INLINE float value(float u) const { return round_e2m1(u); }
-  SW_INLINE std::uint32_t code(float q, bool negative) const { return e2m1_code(q, negative); }
-};
-struct E2M1TowardZero {
-  SW_INLINE float value(float u) const { return round_e2m1_toward_zero(u); }
-  SW_INLINE std::uint32_t code(float q, bool negative) const { return e2m1_code(q, negative); }
-};
-struct Integer {
-  float low, high;
-  SW_INLINE float value(float u) const { return round_integer(u, low, high); }
-  SW_INLINE std::uint32_t code(float q, bool) const { return static_cast<std::uint32_t>(static_cast<std::int32_t>(q)); }
-};
-struct IntegerAway {
-  float low, high;
-  SW_INLINE float value(float u) const { return round_integer_away(u, low, high); }
-  SW_INLINE std::uint32_t code(float q, bool) const { return static_cast<std::uint32_t>(static_cast<std::int32_t>(q)); }
-};
-struct E4M3 {
-  SW_INLINE float value(float u) const { return round_e4m3(u); }
-  SW_INLINE std::uint32_t code(float q, bool negative) const { return e4m3_code(q, negative); }
-};
+using namespace grids;
 
 /// body(group, element) for all elements; blocks of 16 get a loop of constant length.
 template <class Body>
@@ -53,7 +31,7 @@ SW_INLINE void each_element(int64_t groups, int64_t group, Body body) {
 template <class Grid>
 SW_INLINE void values(const Grid& grid, const RowScales& s, const float* x, float* out) {
   each_element(s.groups, s.group, [&](int64_t g, int64_t i) __attribute__((always_inline)) {
-    out[i] = grid.value(x[i] / s.divide[g] + 0.0f) * s.multiply[g];   // -0 becomes +0, as its code is 0
+    out[i] = fake_quantized(grid, x[i], s.divide[g], s.multiply[g]);
   });
 }
 
@@ -82,7 +60,7 @@ SW_INLINE void codes_of(const Grid& grid, const RowScales& s, const float* x, st
 /// Eight partial sums a group, folded in a fixed tree: the order does not depend on the vector width.
 template <class Grid, class D>
 SW_INLINE void gradient(const Grid& grid, const RowScales& s, const RowRange& range, const float* x, const D* d, double* sums) {
-  constexpr int64_t kLanes = 8;
+  constexpr int64_t kLanes = kGradientLanes;
   for (int64_t g = 0; g < s.groups; ++g) {
     const float divide = s.divide[g], low = range.low[g], high = range.high[g];
     const float* xg = x + g * s.group;
@@ -91,18 +69,10 @@ SW_INLINE void gradient(const Grid& grid, const RowScales& s, const RowRange& ra
     int64_t i = 0;
     for (; i + kLanes <= s.group; i += kLanes) {
 #pragma GCC ivdep
-      for (int64_t lane = 0; lane < kLanes; ++lane) {
-        const float u = xg[i + lane] / divide;
-        const float q = grid.value(u);
-        const float inside = (u >= low) & (u <= high) ? u : 0.0f;
-        lanes[lane] += static_cast<double>(dg[i + lane]) * static_cast<double>(q - inside);
-      }
+      for (int64_t lane = 0; lane < kLanes; ++lane)
+        lanes[lane] += static_cast<double>(dg[i + lane]) * static_cast<double>(scale_slope(grid, xg[i + lane], divide, low, high));
     }
-    for (; i < s.group; ++i) {
-      const float u = xg[i] / divide;
-      const float inside = (u >= low) & (u <= high) ? u : 0.0f;
-      lanes[i % kLanes] += static_cast<double>(dg[i]) * static_cast<double>(grid.value(u) - inside);
-    }
+    for (; i < s.group; ++i) lanes[i % kLanes] += static_cast<double>(dg[i]) * static_cast<double>(scale_slope(grid, xg[i], divide, low, high));
     sums[g] = ((lanes[0] + lanes[4]) + (lanes[1] + lanes[5])) + ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7]));
   }
 }
@@ -194,8 +164,7 @@ void dequantize_row(Grid grid, const RowScales& scales, const std::uint8_t* code
 
 SW_CLONES void in_range_row(const RowScales& s, const RowRange& range, const float* x, bool* in_range) {
   each_element(s.groups, s.group, [&](int64_t g, int64_t i) __attribute__((always_inline)) {
-    const float u = x[i] / s.divide[g];
-    in_range[i] = (u >= range.low[g]) & (u <= range.high[g]);
+    in_range[i] = is_in_range(x[i] / s.divide[g], range.low[g], range.high[g]);
   });
 }
 

@@ -4,11 +4,7 @@
 #include <bit>
 #include <cstdint>
 
-#if defined(__CUDACC__)
-#define SW_HOST_DEVICE __host__ __device__ __forceinline__
-#else
-#define SW_HOST_DEVICE inline __attribute__((always_inline))
-#endif
+#include "base/host_device.h"
 
 namespace scalewright::numeric {
 
@@ -66,10 +62,23 @@ SW_HOST_DEVICE float round_e4m3(float x) {
   return with_sign((a + magic) - magic, x);
 }
 
+/// std::max without its reference: `a` unless it is less than `b`, so a NaN in `a` stays.
+SW_HOST_DEVICE float larger(float a, float b) { return a < b ? b : a; }
+
 /// bfloat16 nearest to a finite x, ties to even. (Do not make the mask conditional: GCC 12.2 then drops it.)
 SW_HOST_DEVICE float round_bf16(float x) {
   const std::uint32_t b = bits_of(x);
   return float_of((b + 0x7fffu + ((b >> 16) & 1u)) & 0xffff0000u);
+}
+
+/// float16 nearest to x, ties to even, for |x| <= 65504; NaN stays NaN.
+SW_HOST_DEVICE float round_half(float x) {
+  const float a = magnitude(x);
+  // As in round_e4m3: 1.5 * 2^23 units in the last place, 2^(e-10), and 2^-24 below the smallest normal 2^-14.
+  const std::uint32_t exponent = bits_of(a) & 0x7f800000u;
+  const std::uint32_t least = std::uint32_t{127 - 14} << 23;
+  const float magic = float_of(((exponent > least ? exponent : least) + (std::uint32_t{13} << 23)) | 0x400000u);
+  return with_sign((a + magic) - magic, x);
 }
 
 /// Code (sign << 3 | index) of an E2M1 value; `negative` gives the sign, as a rounded value may be zero.

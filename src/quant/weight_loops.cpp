@@ -1,7 +1,9 @@
 #include "quant/weight_loops.h"
 
 #include "base/error.h"
+#include "ops/cuda_build.h"
 #include "quant/rows.h"
+#include "quant/tensors_cuda.h"
 
 namespace scalewright {
 namespace {
@@ -10,7 +12,7 @@ namespace {
 class ScaleTable {
  public:
   ScaleTable(const WeightScheme& scheme, const ReferenceScales& scales, const at::Tensor& alpha, const at::Tensor& w_ENK)
-      : scheme_(scheme), ref_(scales.ref), alpha_(alpha.detach().to(at::kCPU, at::kFloat).contiguous()), rows_(w_ENK.size(1)) {
+      : scheme_(scheme), ref_(scales.ref.to(at::kCPU)), alpha_(alpha.detach().to(at::kCPU, at::kFloat).contiguous()), rows_(w_ENK.size(1)) {
     SW_CHECK(w_ENK.dim() == 3 && w_ENK.size(0) == ref_.size(0) && w_ENK.size(1) == ref_.size(1), "a weight of another shape than its scales");
     SW_CHECK(alpha_.sizes() == ref_.sizes(), "alpha has another shape than the reference scales");
     ref_data_ = ref_.const_data_ptr<float>();
@@ -18,8 +20,8 @@ class ScaleTable {
     columns = w_ENK.size(2);
     group = scheme.group(columns);
     groups = ref_.size(2);
-    if (scales.global.defined()) global_ = scales.global.contiguous();
-    if (scales.divisor.defined()) divisor_ = scales.divisor.contiguous();
+    if (scales.global.defined()) global_ = scales.global.to(at::kCPU).contiguous();
+    if (scales.divisor.defined()) divisor_ = scales.divisor.to(at::kCPU).contiguous();
     global_data_ = global_.defined() ? global_.const_data_ptr<float>() : nullptr;
     divisor_data_ = divisor_.defined() ? divisor_.const_data_ptr<float>() : nullptr;
   }
@@ -55,6 +57,8 @@ at::Tensor stored_scales(const WeightScheme& scheme, const at::Tensor& values) {
 
 at::Tensor fake_quantize_weight(const WeightScheme& scheme, const ReferenceScales& scales, const at::Tensor& alpha, const at::Tensor& w_ENK,
                                 at::ScalarType out_dtype, const at::Tensor& into) {
+  if constexpr (kCudaBuild)
+    if (w_ENK.is_cuda()) return cuda::fake_quantize_weight(scheme, scales, alpha, w_ENK, out_dtype);
   const ScaleTable table(scheme, scales, alpha, w_ENK);
   const at::Tensor w = w_ENK.detach().contiguous();
   const bool reused = into.defined() && into.sizes() == w.sizes() && into.scalar_type() == out_dtype && into.is_contiguous();
@@ -78,6 +82,8 @@ at::Tensor fake_quantize_weight(const WeightScheme& scheme, const ReferenceScale
 
 void add_weight_alpha_gradient(const WeightScheme& scheme, const ReferenceScales& scales, const at::Tensor& alpha, const at::Tensor& w_ENK,
                                int64_t expert, int64_t row_begin, const at::Tensor& dw, at::Tensor& d_alpha) {
+  if constexpr (kCudaBuild)
+    if (w_ENK.is_cuda()) return cuda::add_weight_alpha_gradient(scheme, scales, alpha, w_ENK, expert * w_ENK.size(1) + row_begin, dw, d_alpha);
   const ScaleTable table(scheme, scales, alpha, w_ENK);
   SW_CHECK(dw.dim() == 2 && dw.size(1) == table.columns, "dW has {} columns, the weight {}", dw.size(-1), table.columns);
   SW_CHECK(expert >= 0 && expert < w_ENK.size(0) && row_begin >= 0 && row_begin + dw.size(0) <= w_ENK.size(1), "rows {}.. of expert {}", row_begin,
@@ -113,7 +119,7 @@ void add_weight_alpha_gradient(const WeightScheme& scheme, const ReferenceScales
 
 QuantizedWeight quantize_weight(const WeightScheme& scheme, const ReferenceScales& scales, const at::Tensor& alpha, const at::Tensor& w_ENK) {
   const ScaleTable table(scheme, scales, alpha, w_ENK);
-  const at::Tensor w = w_ENK.detach().contiguous();
+  const at::Tensor w = w_ENK.detach().to(at::kCPU).contiguous();
   const bool integer = scheme.format.grid == Grid::kInt4 || scheme.format.grid == Grid::kInt8;
   QuantizedWeight result;
   result.codes = at::empty(w.sizes(), at::TensorOptions().dtype(integer ? at::kChar : at::kByte));
@@ -132,7 +138,7 @@ QuantizedWeight quantize_weight(const WeightScheme& scheme, const ReferenceScale
     }
   });
   result.scale = stored_scales(scheme, stored);
-  if (scales.divisor.defined()) result.global_scale = scales.divisor.clone();
+  if (scales.divisor.defined()) result.global_scale = scales.divisor.to(at::kCPU).clone();
   return result;
 }
 

@@ -3,25 +3,18 @@
 #include <limits>
 
 #include "base/error.h"
+#include "ops/cuda_build.h"
 #include "quant/numeric.h"
 #include "quant/rows.h"
+#include "quant/tensors_cuda.h"
 
 namespace scalewright {
 namespace {
 
 using numeric::clamp;
+using namespace scale_rules;
 
-constexpr float kTwoLevelSpan = 2688.0f;                // 6 * 448: amax over the global
-constexpr float kLargest = 0x1.fep127f;                 // the largest bfloat16: no dequantized value may exceed it
-constexpr float kLeastGlobal = 0x1p-117f;               // times the least block scale 2^-9 it is the least normal float32
-constexpr float kLargestGlobal = kLargest / kTwoLevelSpan * (1.0f - 0x1p-20f);
 constexpr float kZeroGroupScale = 0x1p-24f;             // of a group of zeros: any positive value that every scale dtype holds
-constexpr float kPeerFloor = 1e-10f, kPeerRefFloor = 1e-12f;
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-// E4M3 rounds up to 448 from 448 to 464, and to at least 2^-9 from 2^-10: beyond, a block scale is clipped.
-constexpr float kBlockClipHigh = 464.0f, kBlockClipLow = 0x1p-10f;
-// The own maximum of a row is in range by definition; this absorbs the rounding of amax / qmax.
-constexpr float kRangeSlack = 1.0f + 0x1p-16f;
 
 float code_low(Grid grid, bool deploy) {
   switch (grid) {
@@ -68,6 +61,22 @@ float peer_global(const WeightScheme& scheme, at::ScalarType dtype, float amax) 
   return weight_dtype ? std::max(round_to(dtype, s), round_to(dtype, kPeerFloor)) : std::max(s, kPeerFloor);
 }
 
+/// float32 [E,N,K/g] on the CPU: the largest magnitude of each group.
+at::Tensor group_maxima(const at::Tensor& w, int64_t groups, int64_t group) {
+  at::Tensor amax = at::zeros({w.size(0), w.size(1), groups}, at::kFloat);
+  const int64_t columns = w.size(2);
+  if (columns == 0) return amax;
+  if constexpr (kCudaBuild)
+    if (w.is_cuda()) return cuda::group_amax(w, group).to(at::kCPU).view(amax.sizes());
+  const RowReader reader(w, columns, "weight");
+  auto* data = amax.mutable_data_ptr<float>();
+  parallel_rows(reader.rows(), columns, [&](int64_t begin, int64_t end) {
+    std::vector<float> buffer(columns);
+    for (int64_t row = begin; row < end; ++row) group_amax_row(reader.row(row, buffer.data()), groups, group, data + row * groups);
+  });
+  return amax;
+}
+
 void check_finite(const at::Tensor& amax, const at::Tensor& w, const std::string& name) {
   if (at::isfinite(amax).all().item<bool>()) return;
   const auto index = at::nonzero(at::isfinite(w).logical_not())[0];
@@ -75,80 +84,21 @@ void check_finite(const at::Tensor& amax, const at::Tensor& w, const std::string
                               index[0].item<int64_t>(), index[1].item<int64_t>(), index[2].item<int64_t>()));
 }
 
-void peer_two_level(const WeightScheme& scheme, const float* ref, const float* alpha, float global, EffectiveRow& row) {
-  const bool strict = scheme.rules == Rules::kPeerTriton;
-  for (std::size_t g = 0; g < row.divide.size(); ++g) {
-    const ClampedAlpha a = clamped_alpha(scheme.rules, alpha[g]);
-    const float raw = ref[g] * a.value;
-    const float block = numeric::round_e4m3(clamp(raw, kPeerRefFloor, numeric::kE4M3Max));
-    const float unfloored = global * block;
-    const float effective = std::max(unfloored, kPeerFloor);
-    const bool in_scale = strict ? raw > kPeerRefFloor && raw < numeric::kE4M3Max && unfloored > kPeerFloor
-                                 : raw >= kPeerRefFloor && raw <= numeric::kE4M3Max && unfloored >= kPeerFloor;
-    row.stored[g] = block;
-    row.divide[g] = row.multiply[g] = effective;
-    row.slope[g] = a.pass && in_scale ? static_cast<double>(global) * ref[g] : 0.0;
-  }
-}
-
-void peer_one_level(const WeightScheme& scheme, const float* ref, const float* alpha, EffectiveRow& row) {
-  for (std::size_t g = 0; g < row.divide.size(); ++g) {
-    const ClampedAlpha a = clamped_alpha(scheme.rules, alpha[g]);
-    const float raw = ref[g] * a.value;
-    const float scale = std::max(raw, kPeerRefFloor);
-    row.stored[g] = row.divide[g] = row.multiply[g] = scale;
-    row.slope[g] = a.pass && (scheme.rules != Rules::kPeerTriton || raw > kPeerRefFloor) ? ref[g] : 0.0;
-  }
-}
-
-void deploy_two_level(const WeightScheme& scheme, const float* ref, const float* alpha, float global, float divisor, EffectiveRow& row) {
-  for (std::size_t g = 0; g < row.divide.size(); ++g) {
-    const ClampedAlpha a = clamped_alpha(scheme.rules, alpha[g]);
-    const float raw = ref[g] * a.value;
-    const float block = numeric::round_e4m3(clamp(raw, numeric::kE4M3Least, numeric::kE4M3Max));
-    row.stored[g] = block;
-    row.divide[g] = block / divisor;    // what compressed-tensors' compressor divides by
-    row.multiply[g] = block * global;   // what a loader multiplies by
-    row.slope[g] = a.pass && raw > kBlockClipLow && raw < kBlockClipHigh ? static_cast<double>(global) * ref[g] : 0.0;
-    row.high[g] = std::max(raw, numeric::kE4M3Least) * global / row.divide[g] * numeric::kE2M1Max * kRangeSlack;
-    row.low[g] = -row.high[g];
-  }
-}
-
-void deploy_one_level(const WeightScheme& scheme, const float* ref, const float* alpha, EffectiveRow& row) {
-  const ScaleBounds bounds = scale_bounds(scheme);
+void deploy_one_level_row(const WeightScheme& scheme, const float* ref, const float* alpha, EffectiveRow& row) {
+  const OneLevel rule = scheme.one_level();
   const auto groups = static_cast<int64_t>(row.divide.size());
-  for (int64_t g = 0; g < groups; ++g) {
-    const ClampedAlpha a = clamped_alpha(scheme.rules, alpha[g]);
-    const float raw = ref[g] * a.value;
-    row.stored[g] = round_to(scheme.scale_dtype, clamp(raw, bounds.low, bounds.high));
-    row.slope[g] = a.pass && raw >= bounds.low && raw <= bounds.high ? ref[g] : 0.0;
-    row.high[g] = raw;
-  }
+  for (int64_t g = 0; g < groups; ++g) row.stored[g] = deploy_stored(rule, ref[g], alpha[g]);
   if (scheme.vllm_w4afp8) {
     vllm_w4afp8_scales(row.stored.data(), groups, row.divide.data());
-    for (int64_t g = 0; g < groups; ++g) row.stored[g] = round_to(scheme.scale_dtype, clamp(row.divide[g], bounds.low, bounds.high));
+    for (int64_t g = 0; g < groups; ++g) row.stored[g] = round_scale(rule.type, clamp(row.divide[g], rule.low, rule.high));
     vllm_w4afp8_scales(row.stored.data(), groups, row.divide.data());
   } else {
     row.divide = row.stored;
   }
-  row.multiply = row.divide;
-  const auto qmax = static_cast<float>(scheme.format.qmax);
-  const float low = code_low(scheme.format.grid, true);
-  for (int64_t g = 0; g < groups; ++g) {
-    const float unrounded = row.high[g] / row.divide[g] * kRangeSlack;
-    row.high[g] = unrounded * qmax;
-    row.low[g] = unrounded * low;
-  }
+  for (int64_t g = 0; g < groups; ++g) row.set(g, deploy_one_level(rule, ref[g], alpha[g], row.stored[g], row.divide[g]));
 }
 
 }  // namespace
-
-ClampedAlpha clamped_alpha(Rules rules, float alpha) {
-  const float value = clamp(alpha, kAlphaLow, kAlphaHigh);
-  const bool strict = rules == Rules::kPeerTriton;
-  return {value, strict ? alpha > kAlphaLow && alpha < kAlphaHigh : alpha >= kAlphaLow && alpha <= kAlphaHigh};
-}
 
 Rounder WeightScheme::rounder() const {
   const bool deploy = rules == Rules::kDeploy;
@@ -163,6 +113,12 @@ Rounder WeightScheme::rounder() const {
   throw BugError("unknown grid");
 }
 
+OneLevel WeightScheme::one_level() const {
+  const ScaleBounds bounds = scale_bounds(*this);
+  const ScaleType type = scale_dtype == at::kBFloat16 ? ScaleType::kBFloat16 : scale_dtype == at::kHalf ? ScaleType::kHalf : ScaleType::kFloat;
+  return {type, bounds.low, bounds.high, static_cast<float>(format.qmax), code_low(format.grid, true)};
+}
+
 ReferenceScales reference_scales(const WeightScheme& scheme, const at::Tensor& w_ENK, const std::string& name, const Group* holders,
                                  const Group* columns_of_rows) {
   SW_CHECK(w_ENK.dim() == 3, "{}: a stacked weight has 3 dimensions, not {}", name, w_ENK.dim());
@@ -173,15 +129,10 @@ ReferenceScales reference_scales(const WeightScheme& scheme, const at::Tensor& w
                                 "a format with channel scales (fp8, w8a8)", name, columns, group));
   const int64_t groups = scheme.groups(columns);
   const at::Tensor w = w_ENK.contiguous();
-  at::Tensor amax = at::zeros({experts, rows, groups}, at::kFloat);
-  const RowReader reader(w, columns, "weight");
-  auto* amax_data = amax.mutable_data_ptr<float>();
-  parallel_rows(columns > 0 ? experts * rows : 0, columns, [&](int64_t begin, int64_t end) {
-    std::vector<float> buffer(columns);
-    for (int64_t row = begin; row < end; ++row) group_amax_row(reader.row(row, buffer.data()), groups, group, amax_data + row * groups);
-  });
+  at::Tensor amax = group_maxima(w, groups, group);
   check_finite(amax, w, name);
   if (columns_of_rows && scheme.format.layout == ScaleLayout::kChannel) columns_of_rows->all_reduce(amax, Reduce::kMax);
+  const auto* amax_data = amax.const_data_ptr<float>();
 
   ReferenceScales result;
   result.ref = at::empty_like(amax);
@@ -208,6 +159,8 @@ ReferenceScales reference_scales(const WeightScheme& scheme, const at::Tensor& w
   auto* ref_data = result.ref.mutable_data_ptr<float>();
   for (int64_t row = 0; row < experts * rows; ++row)
     reference_row(scheme, w.scalar_type(), amax_data + row * groups, groups, made_with[row / rows], ref_data + row * groups);
+  for (at::Tensor* made : {&result.ref, &result.global, &result.divisor})
+    if (made->defined()) *made = made->to(w.device());
   return result;
 }
 
@@ -215,27 +168,25 @@ EffectiveRow::EffectiveRow(int64_t groups)
     : stored(groups), divide(groups), multiply(groups), low(groups, -kInfinity), high(groups, kInfinity), slope(groups) {}
 
 void effective_scales(const WeightScheme& scheme, const float* ref, const float* alpha, float global, float divisor, EffectiveRow& row) {
+  const auto groups = static_cast<int64_t>(row.divide.size());
   const bool two_level = scheme.format.layout == ScaleLayout::kTwoLevelBlock;
-  if (scheme.rules == Rules::kDeploy)
-    return two_level ? deploy_two_level(scheme, ref, alpha, global, divisor, row) : deploy_one_level(scheme, ref, alpha, row);
-  two_level ? peer_two_level(scheme, ref, alpha, global, row) : peer_one_level(scheme, ref, alpha, row);
   const auto qmax = static_cast<float>(scheme.format.qmax);
-  std::fill(row.low.begin(), row.low.end(), -qmax);
-  std::fill(row.high.begin(), row.high.end(), qmax);
+  if (scheme.rules == Rules::kDeploy && !two_level) return deploy_one_level_row(scheme, ref, alpha, row);
+  if (scheme.rules == Rules::kDeploy)
+    for (int64_t g = 0; g < groups; ++g) row.set(g, deploy_two_level(ref[g], alpha[g], global, divisor));
+  else if (two_level)
+    for (int64_t g = 0; g < groups; ++g) row.set(g, peer_two_level(scheme.rules, ref[g], alpha[g], global));
+  else
+    for (int64_t g = 0; g < groups; ++g) row.set(g, peer_one_level(scheme.rules, qmax, ref[g], alpha[g]));
 }
-
-float nvfp4_divisor_of(float multiplier) { return 1.0f / clamp(multiplier, kLeastGlobal, kLargestGlobal); }
 
 float nvfp4_divisor(float amax) { return amax > 0 ? nvfp4_divisor_of(amax / kTwoLevelSpan) : kTwoLevelSpan; }
 
 void vllm_w4afp8_scales(const float* stored, int64_t groups, float* deployed) {
   float largest = 0.0f;
   for (int64_t g = 0; g < groups; ++g) largest = std::max(largest, stored[g]);
-  const float c = largest / 448.0f;
-  for (int64_t g = 0; g < groups; ++g) {
-    const float eighth = numeric::round_e4m3(numeric::round_e4m3(stored[g] / c) / 8.0f);
-    deployed[g] = 8.0f * c * std::max(eighth, numeric::kE4M3Least);
-  }
+  const float c = largest / numeric::kE4M3Max;
+  for (int64_t g = 0; g < groups; ++g) deployed[g] = vllm_w4afp8_scale(stored[g], c);
 }
 
 }  // namespace scalewright

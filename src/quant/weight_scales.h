@@ -9,22 +9,9 @@
 #include "comm/group.h"
 #include "quant/format.h"
 #include "quant/kernels.h"
+#include "quant/scale_rules.h"
 
 namespace scalewright {
-
-/// The rule sets behind the two public numerics. AngelSlim quantizes dense linears by PyTorch code (eager) and experts by Triton
-/// kernels, which differ in ties, in bounds and in the dtype of the references; we offer its eager rules, and keep the kernels'
-/// so that known answers can be compared.
-enum class Rules { kDeploy, kPeerEager, kPeerTriton };
-
-inline constexpr float kAlphaLow = 0.25f, kAlphaHigh = 4.0f;
-
-/// alpha within its bounds; `pass`: whether the gradient reaches it (the peer's eager clamp and ours pass AT a bound).
-struct ClampedAlpha {
-  float value;
-  bool pass;
-};
-ClampedAlpha clamped_alpha(Rules rules, float alpha);
 
 /// Reference scales of a stacked weight [E,N,K].
 struct ReferenceScales {
@@ -46,6 +33,8 @@ struct WeightScheme {
   /// Elements that share a scale, on all ranks.
   int64_t elements(int64_t columns) const { return group(std::max(columns, whole_columns)); }
   Rounder rounder() const;
+  /// The one-level deploy rule's constants.
+  scale_rules::OneLevel one_level() const;
 };
 
 /// Min-max references; with `holders`, of the tensor whose parts those ranks hold: they share the two-level globals and, when
@@ -61,6 +50,14 @@ struct EffectiveRow {
   std::vector<float> divide, multiply;   // quotient w / divide, value q * multiply
   std::vector<float> low, high;          // quotients in range of the straight-through estimator
   std::vector<double> slope;             // d(multiply)/d(alpha): 0 where alpha or the block scale is clipped
+  void set(int64_t g, const GroupScale& scale) {
+    stored[g] = scale.stored;
+    divide[g] = scale.divide;
+    multiply[g] = scale.multiply;
+    low[g] = scale.low;
+    high[g] = scale.high;
+    slope[g] = scale.slope;
+  }
   RowScales scales(int64_t group) const { return {divide.data(), multiply.data(), static_cast<int64_t>(divide.size()), group}; }
   RowRange range() const { return {low.data(), high.data()}; }
 };
@@ -72,7 +69,7 @@ void effective_scales(const WeightScheme& scheme, const float* ref, const float*
 /// amax of zero gives 2688.
 float nvfp4_divisor(float amax);
 /// The same from a reference multiplier S.
-float nvfp4_divisor_of(float multiplier);
+using scale_rules::nvfp4_divisor_of;
 
 /// The group scales of one row as vLLM's W4AFP8 kernels use them: 8c * E4M3(E4M3(s/c)/8), c = max(s)/448, never zero.
 void vllm_w4afp8_scales(const float* stored, int64_t groups, float* deployed);

@@ -7,15 +7,8 @@ namespace {
 
 template <class T>
 SW_VECTOR_CLONES void update_elements(const AdamWUpdate& update, T* p, const T* g, T* m, T* v, int64_t n) {
-  const auto value = [](double x) { return static_cast<T>(x); };
-  const T factor = value(update.factor), decay = value(update.decay), beta1 = value(update.beta1), beta2 = value(update.beta2), rate = value(update.rate),
-          root = value(update.root), eps = value(update.eps), rest1 = value(1 - update.beta1), rest2 = value(1 - update.beta2);
-  for (int64_t i = 0; i < n; ++i) {
-    const T gradient = g[i] * factor;
-    m[i] = m[i] * beta1 + gradient * rest1;
-    v[i] = v[i] * beta2 + gradient * gradient * rest2;
-    p[i] = p[i] * decay - rate * (m[i] / (std::sqrt(v[i]) * root + eps));
-  }
+  const AdamWElement<T> element(update);
+  for (int64_t i = 0; i < n; ++i) element(p[i], g[i], m[i], v[i]);
 }
 
 }  // namespace

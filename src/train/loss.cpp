@@ -6,7 +6,9 @@
 #include "base/error.h"
 #include "base/near.h"
 #include "comm/exact_sums.h"
+#include "ops/cuda_build.h"
 #include "ops/gemm.h"
+#include "train/loss_cuda.h"
 #include "train/loss_kernel.h"
 
 namespace scalewright {
@@ -26,6 +28,11 @@ struct Problem {
   std::vector<int64_t> vocabulary_rows;   // of each tp rank's head
 
   bool split_vocabulary() const { return split.tp != nullptr; }
+  /// Whether the token kernel runs on a GPU. If not, another device's logits travel to the CPU, chunk by chunk.
+  bool on_gpu() const {
+    if constexpr (kCudaBuild) return compute.device.is_cuda() && !split_vocabulary() && cuda::has_token_losses(token, vocabulary());
+    return false;
+  }
   int64_t vocabulary() const { return std::accumulate(vocabulary_rows.begin(), vocabulary_rows.end(), int64_t{0}); }
 };
 
@@ -92,8 +99,8 @@ at::Tensor own_columns(const Problem& problem, const at::Tensor& whole, const st
 
 at::Tensor logits_of(const Problem& problem, const at::Tensor& hidden_TH, const at::Tensor& rows, const at::Tensor& head_VH,
                      const std::vector<int64_t>& shares) {
-  // The token kernel runs on the CPU; another device's logits travel there, chunk by chunk.
-  const at::Tensor part = matmul_nt(problem.compute, hidden_TH.index_select(0, rows), head_VH).to(at::kCPU, problem.compute.accurate()).contiguous();
+  const at::Device device = problem.on_gpu() ? problem.compute.device : at::Device(at::kCPU);
+  const at::Tensor part = matmul_nt(problem.compute, hidden_TH.index_select(0, rows), head_VH).to(device, problem.compute.accurate()).contiguous();
   return problem.split_vocabulary() ? whole_rows(problem, part, shares) : part;
 }
 
@@ -109,13 +116,15 @@ Result run(const Problem& problem, const at::Tensor& student, const at::Tensor& 
   if (problem.want_student) result.d_student_TH = at::zeros_like(student_TH, at::MemoryFormat::Contiguous);
   if (problem.want_head) result.d_head_VH = at::zeros_like(head_student_VH, problem.compute.accurate_options());
 
-  const at::Tensor rows = problem.labels_T.ne(kIgnored).nonzero().flatten();
-  const at::Tensor labels = problem.labels_T.index_select(0, rows).cpu().contiguous();
+  const at::Tensor all_labels_T = problem.labels_T.cpu(), valid = all_labels_T.ne(kIgnored).nonzero().flatten();
+  const at::Tensor labels = all_labels_T.index_select(0, valid).contiguous();
+  const at::Tensor rows = valid.to(problem.compute.device), labels_there = problem.on_gpu() ? labels.to(problem.compute.device) : at::Tensor();
   const std::span<const int64_t> all_labels(labels.const_data_ptr<int64_t>(), labels.numel());
   const int64_t vocabulary = problem.vocabulary();
   for (const int64_t label : all_labels) SW_CHECK(label >= 0 && label < vocabulary, "label {} of a vocabulary of {}", label, vocabulary);
 
   std::vector<TokenLoss> tokens;
+  std::vector<at::Tensor> losses_there;
   for (int64_t begin = 0; begin < rows.numel(); begin += problem.chunk) {
     const int64_t count = std::min(problem.chunk, rows.numel() - begin);
     const at::Tensor chunk_rows = rows.narrow(0, begin, count);
@@ -125,15 +134,21 @@ Result run(const Problem& problem, const at::Tensor& student, const at::Tensor& 
     at::Tensor teacher;
     if (teacher_TH.defined()) teacher = logits_of(problem, teacher_TH, chunk_rows, problem.head_teacher_VH, shares);
     at::Tensor logits = logits_of(problem, student_TH, chunk_rows, head_student_VH, shares);
-    tokens.resize(own);
-    token_losses_cpu(problem.token, logits, teacher, all_labels.subspan(first, own), tokens);
-    for (const TokenLoss& token : tokens) add_token(result.sums, token);
+    if (problem.on_gpu()) {
+      if constexpr (kCudaBuild) losses_there.push_back(cuda::token_losses(problem.token, logits, teacher, labels_there.narrow(0, begin, count)));
+    } else {
+      tokens.resize(own);
+      token_losses_cpu(problem.token, logits, teacher, all_labels.subspan(first, own), tokens);
+      for (const TokenLoss& token : tokens) add_token(result.sums, token);
+    }
     if (!problem.token.gradient) continue;
     const at::Tensor d_part = problem.split_vocabulary() ? own_columns(problem, logits, shares) : logits;
     const at::Tensor d_logits = d_part.to(problem.compute.device, problem.compute.dtype);
     if (problem.want_student) result.d_student_TH.index_copy_(0, chunk_rows, matmul_nn(problem.compute, d_logits, head_student_VH));
     if (problem.want_head) result.d_head_VH.add_(matmul_tn(problem.compute, d_logits, student_TH.index_select(0, chunk_rows)));
   }
+  if constexpr (kCudaBuild)
+    for (const TokenLoss& token : cuda::read_token_losses(losses_there)) add_token(result.sums, token);
   if (problem.want_student && problem.split_vocabulary()) result.d_student_TH = problem.split.tp->reduce_scatter(result.d_student_TH, problem.split.tp_rows);
   return result;
 }

@@ -4,10 +4,10 @@
 #include "comm/group.h"
 #include "config/config.h"
 #include "ops/compute.h"
+#include "train/token_loss.h"
 
 namespace scalewright {
 
-enum class DistillType { kForwardKl, kReverseKl, kCakld, kJsd };
 DistillType find_distill_type(const std::string& name);   // fkl, kl, rkl, cakld, jsd; throws UserError
 
 /// Sums over valid tokens (not means), so that ranks and micro-batches add up; float64.

@@ -1,25 +1,12 @@
 // The distillation loss of one token, fused over the vocabulary.
 #pragma once
-#include "train/loss.h"
+#include <span>
+
+#include <ATen/core/Tensor.h>
+
+#include "train/token_loss.h"
 
 namespace scalewright {
-
-struct TokenLossOptions {
-  DistillType type = DistillType::kForwardKl;
-  double lm_weight = 0, distill_weight = 1;
-  double temperature = 1;
-  int64_t top_k = 0;         // 0: the whole vocabulary
-  bool tail = true;          // with top_k: one more outcome for the rest
-  double jsd_beta = 0.5;
-  double scale = 1;          // on the gradient only
-  bool gradient = false;     // whether the student's logits are replaced by the gradient
-};
-
-/// Of one token; `loss` is lm_weight*lm + distill_weight*distill*temperature^2, without `scale`.
-struct TokenLoss {
-  double loss = 0, lm = 0, fkl = 0, rkl = 0, cakld = 0;
-  bool top1_agree = false;
-};
 
 /// student, teacher [n,V]: contiguous CPU logits, float32 or float64 (the arithmetic is of the same width, sums are float64);
 /// `teacher` may be undefined (lm only). labels [n] in 0..V-1. With options.gradient `student` is overwritten with

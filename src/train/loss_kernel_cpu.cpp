@@ -1,10 +1,4 @@
-// Per-token loss kernels on the CPU. Formulas, with p = softmax(s/T), q = softmax(t/T), d = log q - log p, g = d(loss)/d(s/T):
-//   fkl = sum q d               g = p - q
-//   rkl = -sum p d              g = -p (d + rkl)
-//   cakld = c rkl + (1-c) fkl   c = softmax(t)[label], a constant
-//   jsd = beta KL(q|m) + (1-beta) KL(p|m), m = beta q + (1-beta) p:  g = p (a - sum p a), a = (1-beta) log(p/m);
-//         beta 0 and 1 are the limits fkl and rkl (Agarwal et al., "On-policy distillation of language models", 2024)
-// d is (t-s)/T minus the difference of the two log-sums, taken in float64: accurate when p and q are close, exactly 0 when equal.
+// Per-token loss kernels on the CPU; the formulas are in loss_math.h.
 #include "base/error.h"
 #include "train/loss_kernel.h"
 #include "train/loss_math.h"
@@ -12,23 +6,6 @@
 namespace scalewright {
 
 namespace {
-
-/// How much of each divergence the loss holds.
-struct Mix {
-  double forward = 0, reverse = 0, jensen = 0;
-};
-
-Mix mix_of(const TokenLossOptions& o, double confidence) {
-  switch (o.type) {
-    case DistillType::kForwardKl: return {1, 0, 0};
-    case DistillType::kReverseKl: return {0, 1, 0};
-    case DistillType::kCakld: return {1 - confidence, confidence, 0};
-    case DistillType::kJsd: break;
-  }
-  if (o.jsd_beta <= 0) return {1, 0, 0};
-  if (o.jsd_beta >= 1) return {0, 1, 0};
-  return {0, 0, 1};
-}
 
 template <class T>
 struct Row {
@@ -58,70 +35,47 @@ SW_INLINE void full_row(const Row<T>& row) {
   const T* const t = row.t;
   T* const p = row.p;
   T* const q = row.q;
-  const T max_s = row_max(s, n), max_t = row_max(t, n);
-  const T inverse = static_cast<T>(1 / o.temperature);
-  for (int64_t i = 0; i < n; ++i) p[i] = fast_exp((s[i] - max_s) * inverse);
-  for (int64_t i = 0; i < n; ++i) q[i] = fast_exp((t[i] - max_t) * inverse);
+  FullTerms<T> terms(row_max(s, n), row_max(t, n), o.temperature);
+  for (int64_t i = 0; i < n; ++i) p[i] = terms.student(s[i]);
+  for (int64_t i = 0; i < n; ++i) q[i] = terms.teacher(t[i]);
   const double sum_s = block_sum<T>(n, [&](int64_t i) { return p[i]; });
   const double sum_t = block_sum<T>(n, [&](int64_t i) { return q[i]; });
   const bool warm = o.temperature != 1;
+  const T max_s = terms.max_s, max_t = terms.max_t;
   const double one_s = warm ? block_sum<T>(n, [&](int64_t i) { return fast_exp(s[i] - max_s); }) : sum_s;
   const double one_t = warm ? block_sum<T>(n, [&](int64_t i) { return fast_exp(t[i] - max_t); }) : sum_t;
-
-  const T shift = static_cast<T>((static_cast<double>(max_t) - max_s) * inverse + (std::log(sum_t) - std::log(sum_s)));
-  const T over_s = static_cast<T>(1 / sum_s), over_t = static_cast<T>(1 / sum_t);
-  const auto d = [&](int64_t i) { return (t[i] - s[i]) * inverse - shift; };
+  terms.set_sums(sum_s, sum_t);
   TokenLoss& out = *row.out;
-  out.lm = std::log(one_s) + (static_cast<double>(max_s) - s[row.label]);
-  out.fkl = block_sum<T>(n, [&](int64_t i) { return q[i] * over_t * d(i); });
-  out.rkl = -block_sum<T>(n, [&](int64_t i) { return p[i] * over_s * d(i); });
+  out.lm = label_loss(max_s, one_s, s[row.label]);
+  out.fkl = block_sum<T>(n, [&](int64_t i) { return terms.forward_term(q[i], terms.gap(s[i], t[i])); });
+  out.rkl = -block_sum<T>(n, [&](int64_t i) { return terms.reverse_term(p[i], terms.gap(s[i], t[i])); });
   const double confidence = std::exp(static_cast<double>(t[row.label]) - max_t) / one_t;
   out.cakld = confidence * out.rkl + (1 - confidence) * out.fkl;
 
   const Mix mix = mix_of(o, confidence);
-  double distill = mix.forward * out.fkl + mix.reverse * out.rkl;
-  T mean_a = 0;
+  double distill = mix.forward * out.fkl + mix.reverse * out.rkl, from_p = 0;
   if (mix.jensen != 0) {
     const T beta = static_cast<T>(o.jsd_beta);
     const double from_q = block_sum<T>(n, [&](int64_t i) {
-      const T gap = d(i), a = log_over_mixture(gap, beta), term = q[i] * over_t * (a + gap);
+      const T gap = terms.gap(s[i], t[i]), a = log_over_mixture(gap, beta), term = terms.jensen_teacher_term(q[i], a, gap);
       q[i] = a;
       return term;
     });
-    const double from_p = block_sum<T>(n, [&](int64_t i) { return p[i] * over_s * q[i]; });
+    from_p = block_sum<T>(n, [&](int64_t i) { return terms.jensen_student_term(p[i], q[i]); });
     distill = o.jsd_beta * from_q + (1 - o.jsd_beta) * from_p;
-    mean_a = static_cast<T>(from_p);
   }
-  out.loss = o.lm_weight * out.lm + o.distill_weight * o.temperature * o.temperature * distill;
+  out.loss = weighted_loss(o, out.lm, distill);
   if (!o.gradient) return;
 
-  // d(loss)/d(s) = temperature * g: temperature^2 of the loss times 1/temperature of the inner derivative.
-  const double weight = o.scale * o.distill_weight * o.temperature;
-  const T lm_factor = static_cast<T>(o.scale * o.lm_weight / one_s);
-  const bool lm = o.lm_weight != 0;
+  const FullGradient<T> gradient(o, mix, one_s, out.rkl, from_p);
   if (mix.jensen != 0) {
-    const T factor = static_cast<T>(weight * (1 - o.jsd_beta));
-    for (int64_t i = 0; i < n; ++i) {
-      const T e = lm ? lm_factor * fast_exp(s[i] - max_s) : T(0);
-      s[i] = p[i] * over_s * factor * (q[i] - mean_a) + e;
-    }
+    for (int64_t i = 0; i < n; ++i) s[i] = gradient.mixture(terms, p[i], q[i]) + (gradient.lm ? gradient.label_part(terms, s[i]) : T(0));
+  } else if (gradient.lm) {
+    for (int64_t i = 0; i < n; ++i) s[i] = gradient.divergence(terms, p[i], q[i], terms.gap(s[i], t[i])) + gradient.label_part(terms, s[i]);
   } else {
-    const T forward = static_cast<T>(weight * mix.forward), reverse = static_cast<T>(weight * mix.reverse);
-    const T rkl = static_cast<T>(out.rkl);
-    if (lm) {
-      for (int64_t i = 0; i < n; ++i) {
-        const T slope = forward - reverse * (d(i) + rkl);
-        const T e = lm_factor * fast_exp(s[i] - max_s);
-        s[i] = p[i] * over_s * slope - q[i] * over_t * forward + e;
-      }
-    } else {
-      for (int64_t i = 0; i < n; ++i) {
-        const T slope = forward - reverse * (d(i) + rkl);
-        s[i] = p[i] * over_s * slope - q[i] * over_t * forward;
-      }
-    }
+    for (int64_t i = 0; i < n; ++i) s[i] = gradient.divergence(terms, p[i], q[i], terms.gap(s[i], t[i]));
   }
-  if (lm) s[row.label] -= static_cast<T>(o.scale * o.lm_weight);
+  if (gradient.lm) s[row.label] -= gradient.at_label;
 }
 
 /// log(sum exp((x - x_max) / temperature)) + x_max / temperature over all of x[0..n-1]; -inf entries are left out.
@@ -186,7 +140,7 @@ SW_INLINE void top_k_row(const Row<T>& row) {
   out.rkl = loss.rkl;
   out.cakld = confidence * loss.rkl + (1 - confidence) * loss.fkl;
   const double distill = mix.forward * loss.fkl + mix.reverse * loss.rkl + mix.jensen * loss.jsd;
-  out.loss = o.lm_weight * out.lm + o.distill_weight * o.temperature * o.temperature * distill;
+  out.loss = weighted_loss(o, out.lm, distill);
   if (!o.gradient) return;
 
   // An outcome's gradient goes to its token; the tail's is shared in proportion to the tokens' probabilities within the tail.
@@ -207,7 +161,7 @@ SW_INLINE void lm_row(const Row<T>& row) {
   const TokenLossOptions& o = *row.options;
   const T max_s = row_max(row.s, row.vocabulary);
   const double sum = block_sum<T>(row.vocabulary, [&](int64_t i) { return fast_exp(row.s[i] - max_s); });
-  row.out->lm = std::log(sum) + (static_cast<double>(max_s) - row.s[row.label]);
+  row.out->lm = label_loss(max_s, sum, row.s[row.label]);
   row.out->loss = o.lm_weight * row.out->lm;
   if (o.gradient) lm_gradient(row, max_s, sum);
 }

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/exact_sum.h"
 #include "comm/exact_sums.h"
+#include "ops/cuda_build.h"
 #include "train/adamw_kernel.h"
 
 namespace scalewright {
@@ -23,6 +24,8 @@ void add_squares(const T* x, int64_t n, int64_t width, ExactSum& sum) {
 
 void update(const AdamWUpdate& u, at::Tensor& p, const at::Tensor& g, at::Tensor& m, at::Tensor& v) {
   if (p.is_cpu()) return adamw_update_cpu(u, p, g, m, v);
+  if constexpr (kCudaBuild)
+    if (p.is_cuda()) return cuda::adamw_update(u, p, g, m, v);
   m.mul_(u.beta1).add_(g, (1 - u.beta1) * u.factor);
   v.mul_(u.beta2).addcmul_(g, g, (1 - u.beta2) * u.factor * u.factor);
   p.mul_(u.decay).addcdiv_(m, v.sqrt().mul_(u.root).add_(u.eps), -u.rate);
