@@ -85,8 +85,6 @@ Json keep_sources(const fs::path& model, const Shards& shards, const fs::path& f
     write_file_atomic(folder / kSource / (name + ".header"), std::string_view(reinterpret_cast<const char*>(header.data()), header.size()));
     files.push_back({{"file", name}, {"bytes", file->file_size()}, {"header_hash", hash_hex(header)}});
   }
-  if (fs::exists(model / kIndexName) && !fs::exists(model / "model.safetensors"))
-    write_file_atomic(folder / kSource / kIndexName, read_file(safe_join(model, kIndexName, model.string())));
   return files;
 }
 
@@ -207,8 +205,17 @@ void model_to_checkpoint(const fs::path& model, const fs::path& out, int64_t sha
       write_file_atomic(temporary / name, content);
       copied[name] = hash_hex(content);
     }
+    Json index = nullptr;   // the hash of the original, which lies under source/: the checkpoint has one of its own
+    if (fs::exists(model / kIndexName)) {
+      const std::string content = read_file(safe_join(model, kIndexName, model.string()));
+      fs::create_directories(temporary / kSource);
+      write_file_atomic(temporary / kSource / kIndexName, content);
+      index = hash_hex(content);
+    }
+    for (const auto& entry : fs::directory_iterator(model))
+      if (entry.is_directory()) log.warning("{}: folders are not carried", entry.path().string());
     if (!left.empty()) log.warning("{}: code and pickles are not carried: {}", model.string(), fmt::join(left, ", "));
-    manifest.state = {{"kind", kKind}, {"files", keep_sources(model, shards, temporary)}, {"side_files", copied}};
+    manifest.state = {{"kind", kKind}, {"files", keep_sources(model, shards, temporary)}, {"side_files", copied}, {"index", index}};
     write_index(temporary, manifest, tensors);
     write_manifest(temporary / kManifestName, manifest);
     failpoint("convert.publish");
@@ -248,7 +255,11 @@ void checkpoint_to_model(const fs::path& checkpoint, const fs::path& out, Log& l
       if (hash_hex(content) != hash.get<std::string>()) throw DataError(fmt::format("{}: its hash differs from the manifest's: the file is damaged or was edited", (checkpoint / name).string()));
       write_file_atomic(folder / name, content);
     }
-    if (fs::exists(checkpoint / kSource / kIndexName)) write_file_atomic(folder / kIndexName, read_file(checkpoint / kSource / kIndexName));
+    if (const Json& index = manifest.state.at("index"); !index.is_null()) {
+      const std::string content = read_file(safe_join(checkpoint / kSource, kIndexName, (checkpoint / kManifestName).string()));
+      if (hash_hex(content) != index.get<std::string>()) throw DataError(fmt::format("{}: its hash differs from the manifest's: the file is damaged", (checkpoint / kSource / kIndexName).string()));
+      write_file_atomic(folder / kIndexName, content);
+    }
     failpoint("convert.publish");
   });
 }

@@ -103,7 +103,7 @@ void compare_activation(const TensorFormat& format, Rules rules, at::ScalarType 
   }
   const auto compare = [&](const std::string& how) {
     expect_same("fake_quantize_activation " + name, cuda::fake_quantize_activation(scheme, there(x)), fake_quantize_activation(scheme, x), what + how);
-    const ActivationGradient want = activation_gradient(scheme, x, dy);
+    const ActivationGradient want = activation_gradient(scheme, x, dy, true);
     const cuda::ActivationGradients got = cuda::activation_gradient(scheme, there(x), there(dy), there(alpha.detach()).requires_grad_(alpha.requires_grad()), there(ref));
     expect_same("activation_gradient " + name, got.x, want.x, what + how);
   };
@@ -119,7 +119,7 @@ void compare_activation(const TensorFormat& format, Rules rules, at::ScalarType 
   }
   // The global's gradient, on finite values: the CPU adds tokens up exactly, the GPU in float64.
   const at::Tensor finite = adversarial({tokens, columns}, 35, type, false).clamp(-1e4, 1e4);
-  const ActivationGradient want = activation_gradient(scheme, finite, dy);
+  const ActivationGradient want = activation_gradient(scheme, finite, dy, true);
   std::vector<double> d_alpha;
   for (std::size_t i = 0; i < want.global.size(); ++i)
     d_alpha.push_back(clamped_alpha(rules == Rules::kDeploy ? rules : Rules::kPeerEager, alpha[i].item<float>()).pass

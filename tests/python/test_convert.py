@@ -65,6 +65,15 @@ def test_there_and_back_is_the_identity(tmp_path, world):
     assert contents(tmp_path / "back") == contents(model)
 
 
+def test_an_index_beside_a_single_file_is_kept(tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(TINY, model)
+    (model / "model.safetensors.index.json").write_text('{"weight_map": {}}')
+    convert(model, tmp_path / "checkpoint")
+    convert(tmp_path / "checkpoint", tmp_path / "back")
+    assert contents(tmp_path / "back") == contents(model)
+
+
 def test_the_number_of_ranks_does_not_show(tmp_path):
     for world in (1, 2):
         convert(TINY, tmp_path / str(world), "--shard-size", "200KB", world=world)
@@ -90,8 +99,9 @@ def damage(path, at):
 
 
 def test_damage_is_named(tmp_path):
-    convert(TINY, tmp_path / "good", "--shard-size", "200KB")
-    for name, at in (("shard_00001.safetensors", -5), ("manifest.json", 400), ("tokenizer.json", 50), ("source/model.safetensors.header", 60)):
+    convert(sharded_copy(TINY, tmp_path / "model"), tmp_path / "good", "--shard-size", "200KB")
+    for name, at in (("shard_00001.safetensors", -5), ("manifest.json", 400), ("tokenizer.json", 50), ("source/model-00001-of-00003.safetensors.header", 60),
+                     ("source/model.safetensors.index.json", 20)):
         shutil.rmtree(tmp_path / "bad", ignore_errors=True)
         shutil.copytree(tmp_path / "good", tmp_path / "bad")
         damage(tmp_path / "bad" / name, at)
