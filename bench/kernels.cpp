@@ -121,7 +121,7 @@ void register_attention(const Shape& s, const Compute& compute, const std::strin
   const double flops = 2.0 * static_cast<double>(s.tokens * (s.document + 1) * s.heads *
                                                  s.head_width);  // two products of the causal half
   measure_with_gradient("attention" + suffix, flops, 0, 2.5 * flops, 0, {q, k, normal(k.sizes(), compute.dtype)},
-                        [=](const auto& in) { return attention(compute, in[0], in[1], in[2], offsets, scale); });
+                        [=](const auto& in) { return attention(compute, in[0], in[1], in[2], AttentionRows::whole(offsets), scale); });
   const int64_t sequences = 8, length = 256;
   const at::Tensor cache = normal({sequences, length, s.kv_heads, s.head_width}, compute.dtype);
   const at::Tensor query = normal({sequences, s.heads, s.head_width}, compute.dtype);
