@@ -104,7 +104,7 @@ struct CanonicalLinear : Function<CanonicalLinear> {
     context->saved_data["x_needs_gradient"] = x.requires_grad();
     context->saved_data["call"] = c10::IValue::make_capsule(c10::make_intrusive<KeptCanonicalCall>(call));
     return grouped_product(call->compute, x, call->routed.offsets.empty() ? std::vector<int64_t>{0, x.size(0)} : call->routed.offsets, whole_rows(*call, w),
-                           whole_rows(*call, bias.value_or(at::Tensor()).defined() ? bias->unsqueeze(-1) : at::Tensor()));
+                           whole_rows(*call, bias.value_or(at::Tensor())));
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {

@@ -136,7 +136,7 @@ BITWISE = "parallel.deterministic=layout"
 
 
 @pytest.mark.parametrize("model,format,layouts", [("qwen3_moe", "nvfp4", ["dp2", "tp2cp2pp2", "ep2tp2dp2"]), ("hy_v3", "w8a8", ["ep4", "cp2ep2", "tp2dp2"]),
-                                                  ("qwen3_moe_mixed", "w4afp8", ["tp4", "pp2tp2"])])
+                                                  ("qwen3_moe_mixed", "w4afp8", ["tp4", "pp2tp2"]), ("qwen2", "w8a8", ["tp2cp2pp2", "tp4"])])   # with biases
 def test_deterministic_layouts_are_equal_to_the_bit(tmp_path, model, format, layouts):
     train("one", tmp_path / "one", model, format, 3, BITWISE)
     for layout in layouts:
