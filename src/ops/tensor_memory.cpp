@@ -5,38 +5,41 @@
 
 #include <atomic>
 
+#include "base/error.h"
+
 namespace scalewright {
 
 namespace {
 
-/// Hands on to torch's own allocator and counts. One object for the whole program: torch keeps a pointer to it.
+class CountingAllocator;
+CountingAllocator& counting_allocator();
+
+/// Hands on to torch's own allocator and counts what malloc gave. A block's context is its data, as torch's raw allocations (oneDNN's
+/// scratch memory) demand, so its size is asked from malloc when it is freed. One object for the whole program: torch keeps a pointer to it.
 class CountingAllocator : public c10::Allocator {
  public:
   explicit CountingAllocator(c10::Allocator* inner) : inner_(inner) {}
 
   c10::DataPtr allocate(std::size_t bytes) override {
-    auto block = std::make_unique<Block>(Block{inner_->allocate(bytes), static_cast<int64_t>(bytes), this});
-    const int64_t now = held_ += block->bytes;
+    c10::DataPtr block = inner_->allocate(bytes);
+    SW_CHECK(block.compare_exchange_deleter(inner_->raw_deleter(), &CountingAllocator::free), "torch's CPU allocator is not the plain one");
+    const int64_t now = held_ += size_of(block.get());
     for (int64_t peak = peak_; now > peak && !peak_.compare_exchange_weak(peak, now);) {
     }
-    void* const data = block->data.get();
-    const c10::Device device = block->data.device();
-    return {data, block.release(), &CountingAllocator::free, device};
+    return block;
   }
+  c10::DeleterFnPtr raw_deleter() const override { return &CountingAllocator::free; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
 
   int64_t peak() const { return peak_; }
   void reset() { peak_ = held_.load(); }
 
  private:
-  struct Block {
-    c10::DataPtr data;
-    int64_t bytes;
-    CountingAllocator* owner;
-  };
-  static void free(void* block) {
-    const std::unique_ptr<Block> own(static_cast<Block*>(block));
-    own->owner->held_ -= own->bytes;
+  static int64_t size_of(void* data) { return static_cast<int64_t>(::malloc_usable_size(data)); }
+  static void free(void* data) {
+    CountingAllocator& allocator = counting_allocator();
+    allocator.held_ -= size_of(data);
+    allocator.inner_->raw_deleter()(data);
   }
 
   c10::Allocator* inner_;
